@@ -1,0 +1,3 @@
+//! forebay: a block cache in user space.
+
+fn main() {}

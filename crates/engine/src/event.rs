@@ -1,0 +1,112 @@
+//! What the engine tells its host beside I/O and replies, and what the host may command.
+
+use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
+use crate::units::VolumeSlot;
+
+/// Names a command until its [`Event::CommandComplete`]. Chosen by the host.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct CommandId(pub u64);
+
+/// What an operator may ask for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Attach an origin under the next free slot. Its content stays as it is.
+    Attach {
+        /// Name, origin path and geometry, as they go into the volume table.
+        volume: crate::format::superblock::NewVolume,
+        /// The origin.
+        facts: OriginFacts,
+    },
+    /// Write everything back, void the volume's generation, remove it from the table.
+    Detach {
+        /// The volume.
+        volume: VolumeSlot,
+    },
+    /// Change the cache mode; leaving a mode that keeps dirty data drains first.
+    SetMode {
+        /// The volume.
+        volume: VolumeSlot,
+        /// The new mode.
+        mode: CacheMode,
+    },
+    /// Write everything back, stay clean: the volume goes on in writethrough. Complete when the clean
+    /// state is durable.
+    Drain {
+        /// The volume.
+        volume: VolumeSlot,
+    },
+    /// Forget all clean copies of a volume, without writing back. Refused while dirty data exists.
+    Invalidate {
+        /// The volume.
+        volume: VolumeSlot,
+    },
+    /// Change settings of a volume.
+    SetVolume {
+        /// The volume.
+        volume: VolumeSlot,
+        /// All settings, also the unchanged ones.
+        settings: VolumeSettings,
+    },
+    /// Change settings of the set.
+    SetCacheSet {
+        /// All settings, also the unchanged ones.
+        settings: SetSettings,
+    },
+    /// Finish what is in flight, checkpoint, and serve no more. New requests fail from now on.
+    Stop,
+}
+
+/// Why a command failed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CommandError {
+    /// The volume does not exist or its origin is not open.
+    NoSuchVolume,
+    /// Another command of the same volume is under way.
+    Busy,
+    /// The volume table is full.
+    TableFull,
+    /// The name is taken.
+    NameTaken,
+    /// Dirty data exists that could not be written to the origin; it stays dirty.
+    OriginFailed,
+    /// The cache device failed.
+    CacheFailed,
+    /// Dirty data exists, which this command does not touch.
+    Dirty,
+    /// Cancelled by [`crate::Engine::cancel_command`].
+    Cancelled,
+    /// A setting is out of range.
+    Invalid,
+}
+
+/// Something the host must know or do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Recovery is done; requests are served.
+    Serving,
+    /// The cache device cannot be used; nothing was written.
+    RecoveryFailed(crate::error::RecoveryError),
+    /// A command ended.
+    CommandComplete {
+        /// As given.
+        command: CommandId,
+        /// How it ended; the slot for an attach.
+        result: Result<Option<VolumeSlot>, CommandError>,
+    },
+    /// The host state file must record that dirty data may exist only on the cache device. The engine
+    /// answers no write of the volume before [`crate::Engine::handle_host_state_saved`].
+    DirtyBegins {
+        /// The volume.
+        volume: VolumeSlot,
+    },
+    /// No dirty data exists any more and the cache device knows it; the mark may be removed.
+    DirtyEnded {
+        /// The volume.
+        volume: VolumeSlot,
+    },
+    /// The cache device has failed for good. Volumes without dirty data go on without it, once the
+    /// host state file says so and [`crate::Engine::handle_host_state_saved`] was called.
+    CacheFailed,
+    /// The volume table changed (attach, detach, mode, settings) and is durable.
+    TableChanged,
+}

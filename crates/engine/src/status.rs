@@ -1,0 +1,216 @@
+//! Counters and states, for people and monitoring. Plain integers; a host may reset counters.
+
+use crate::options::{CacheMode, SetSettings, VolumeSettings};
+use crate::units::VolumeSlot;
+
+/// Why a read that missed was not promoted, or a write went around the log (promise 10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BypassReason {
+    /// Part of a long sequential stream.
+    Sequential,
+    /// The cache mode does not promote reads, or writes around.
+    Mode,
+    /// The log has no room for promotions now.
+    NoRoom,
+    /// The memory bound is reached.
+    Memory,
+    /// A write to the block came while the origin was read.
+    Overwritten,
+    /// The block was written around the log and the origin was not flushed since.
+    OriginNotFlushed,
+    /// The cache device failed.
+    CacheFailed,
+}
+
+impl BypassReason {
+    /// All reasons, in the order of [`VolumeCounters::bypasses`].
+    pub const ALL: [BypassReason; 7] = [
+        BypassReason::Sequential,
+        BypassReason::Mode,
+        BypassReason::NoRoom,
+        BypassReason::Memory,
+        BypassReason::Overwritten,
+        BypassReason::OriginNotFlushed,
+        BypassReason::CacheFailed,
+    ];
+
+    /// Stable name for metrics and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            BypassReason::Sequential => "sequential",
+            BypassReason::Mode => "mode",
+            BypassReason::NoRoom => "no_room",
+            BypassReason::Memory => "memory",
+            BypassReason::Overwritten => "overwritten",
+            BypassReason::OriginNotFlushed => "origin_not_flushed",
+            BypassReason::CacheFailed => "cache_failed",
+        }
+    }
+}
+
+/// Counters of one volume since start or reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct VolumeCounters {
+    /// Read requests of which every block was cached.
+    pub read_hits: u64,
+    /// Read requests of which no block was cached.
+    pub read_misses: u64,
+    /// Read requests of which some blocks were cached.
+    pub read_partial_hits: u64,
+    /// Bytes read by clients, from the cache.
+    pub read_hit_bytes: u64,
+    /// Bytes read by clients, from the origin.
+    pub read_miss_bytes: u64,
+    /// Write requests.
+    pub writes: u64,
+    /// Bytes written by clients.
+    pub write_bytes: u64,
+    /// FLUSH requests.
+    pub flushes: u64,
+    /// Writes, discards and write zeroes with FUA.
+    pub fua_writes: u64,
+    /// Discard requests.
+    pub discards: u64,
+    /// Write zeroes requests.
+    pub write_zeroes: u64,
+    /// Prefetch requests.
+    pub prefetches: u64,
+    /// Requests that failed.
+    pub errors: u64,
+    /// Reads that waited for another's origin read instead of issuing one.
+    pub coalesced_misses: u64,
+    /// Blocks copied from origin to cache.
+    pub promoted_blocks: u64,
+    /// Blocks not promoted, or written around, by reason; see [`BypassReason::ALL`].
+    pub bypasses: [u64; BypassReason::ALL.len()],
+    /// Clean blocks with a bad checksum that were read from the origin instead.
+    pub repaired_blocks: u64,
+    /// Dirty blocks that could not be read and are errors until overwritten.
+    pub poisoned_blocks: u64,
+    /// Blocks written back.
+    pub writeback_blocks: u64,
+    /// Device writes that wrote them.
+    pub writeback_ios: u64,
+    /// Failed origin operations.
+    pub origin_errors: u64,
+    /// Origin flushes.
+    pub origin_flushes: u64,
+}
+
+/// Counters of the cache set since start or reset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetCounters {
+    /// Records appended.
+    pub records: u64,
+    /// Bytes of client payload written to the log.
+    pub client_bytes: u64,
+    /// Bytes of promotions written to the log.
+    pub promoted_bytes: u64,
+    /// Bytes appended again at reclaim.
+    pub relocated_bytes: u64,
+    /// Bytes of headers, summaries, checkpoints and superblocks.
+    pub metadata_bytes: u64,
+    /// Flushes of the cache device.
+    pub cache_flushes: u64,
+    /// Failed cache device operations.
+    pub cache_errors: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Segments made free.
+    pub reclaimed_segments: u64,
+    /// Clean blocks dropped at reclaim.
+    pub dropped_blocks: u64,
+    /// Writes that waited for log space.
+    pub space_waits: u64,
+}
+
+impl SetCounters {
+    /// All bytes written to the cache device.
+    #[must_use]
+    pub fn cache_written_bytes(&self) -> u64 {
+        self.client_bytes + self.promoted_bytes + self.relocated_bytes + self.metadata_bytes
+    }
+}
+
+/// Whether a volume is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum VolumeState {
+    /// The origin could not be opened; data is kept.
+    OriginMissing,
+    /// Served.
+    Serving,
+    /// Served while a mode change, drain or detach writes dirty data back.
+    Draining,
+    /// Served from the origin alone, because the cache device failed.
+    WithoutCache,
+    /// Not served: the cache device failed and holds dirty data.
+    Quiesced,
+}
+
+/// State of one volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct VolumeStatus {
+    /// Slot.
+    pub slot: VolumeSlot,
+    /// State.
+    pub state: VolumeState,
+    /// Mode in force.
+    pub mode: CacheMode,
+    /// Settings in force.
+    pub settings: VolumeSettings,
+    /// Blocks in the cache.
+    pub cached_blocks: u64,
+    /// Extents in the index.
+    pub cached_extents: u64,
+    /// Blocks newer than the origin.
+    pub dirty_blocks: u64,
+    /// Milliseconds since the oldest dirty block still there was written (or recovered); zero if none.
+    pub dirty_age_ms: u64,
+    /// Requests under way or waiting.
+    pub requests_in_flight: u64,
+    /// Counters.
+    pub counters: VolumeCounters,
+}
+
+/// State of the cache set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SetStatus {
+    /// Whether recovery is done and requests are served.
+    pub is_serving: bool,
+    /// Whether the cache device is considered failed.
+    pub is_cache_failed: bool,
+    /// Segments on the device.
+    pub segments: u32,
+    /// Segments without data.
+    pub free_segments: u32,
+    /// Blocks of a segment.
+    pub segment_blocks: u32,
+    /// Blocks the index points at.
+    pub cached_blocks: u64,
+    /// Blocks newer than their origin.
+    pub dirty_blocks: u64,
+    /// Bytes of memory of index, checksums and bits.
+    pub memory_bytes: u64,
+    /// Settings in force.
+    pub settings: SetSettings,
+    /// Milliseconds that recovery took.
+    pub recovery_ms: u64,
+    /// Records read at recovery.
+    pub recovered_records: u64,
+    /// Progress of recovery: segments read so far and in all.
+    pub recovery_segments: (u32, u32),
+    /// Counters.
+    pub counters: SetCounters,
+}
+
+/// State of a run of blocks, for maps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockState {
+    /// Only on the origin.
+    NotCached,
+    /// In the cache and the same on the origin.
+    Clean,
+    /// In the cache and newer than the origin.
+    Dirty,
+}

@@ -1,0 +1,3 @@
+//! Developer commands of forebay.
+
+fn main() {}
