@@ -16,6 +16,7 @@
 extern crate alloc;
 
 mod engine;
+mod index;
 pub mod error;
 pub mod event;
 pub mod format;

@@ -4,6 +4,9 @@
 //! of its cache set, so that a stale or foreign block is never taken for ours. Reserved bytes are
 //! zero and checked. Nothing here does I/O.
 
+pub mod checkpoint;
+pub mod record;
+pub mod summary;
 pub mod superblock;
 
 use crate::units::Crc32c;
@@ -19,11 +22,4 @@ pub type SetId = [u8; 16];
 pub fn crc32c(bytes: &[u8]) -> Crc32c {
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     Crc32c(u32::try_from(crc).expect("a CRC32 has 32 bits"))
-}
-
-/// Bytes of one checkpoint area for so many segments of so many blocks.
-#[must_use]
-pub fn checkpoint_area_bytes(segment_count: u64, segment_blocks: u64) -> u64 {
-    let _ = (segment_count, segment_blocks);
-    4096
 }

@@ -175,12 +175,12 @@ impl Geometry {
         let mut segment_count = device_bytes / segment_bytes;
         loop {
             let checkpoint_bytes =
-                super::checkpoint_area_bytes(segment_count, segment_bytes / block);
+                super::checkpoint::area_bytes(segment_count, segment_bytes / block);
             let segments_offset = superblock + 2 * checkpoint_bytes;
             let needed = segments_offset + segment_count * segment_bytes + superblock;
             if segment_count < SEGMENTS_MIN {
                 let needed_bytes = 2 * superblock
-                    + 2 * super::checkpoint_area_bytes(SEGMENTS_MIN, segment_bytes / block)
+                    + 2 * super::checkpoint::area_bytes(SEGMENTS_MIN, segment_bytes / block)
                     + SEGMENTS_MIN * segment_bytes;
                 return Err(GeometryError::TooSmall { device_bytes, needed_bytes, segment_bytes });
             }

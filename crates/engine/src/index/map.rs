@@ -1,0 +1,255 @@
+//! A map from origin blocks to places in the log, with versions.
+//!
+//! Data lives in packed extents. Copies without payload (zeroes, discards, poison) and tombstones may
+//! cover any number of blocks and are few; they live in an ordinary ordered map beside them. A
+//! block is in at most one of the two.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::extent::Extent;
+use super::extent_map::ExtentMap;
+use crate::format::record::EntryKind;
+use crate::units::{CacheBlock, Version};
+
+/// A copy without payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum BlankKind {
+    Zeroes { may_unmap: bool },
+    Discard,
+    Poison,
+}
+
+impl BlankKind {
+    pub(crate) fn entry_kind(self) -> EntryKind {
+        match self {
+            BlankKind::Zeroes { may_unmap } => EntryKind::Zeroes { may_unmap },
+            BlankKind::Discard => EntryKind::Discard,
+            BlankKind::Poison => EntryKind::Poison,
+        }
+    }
+}
+
+/// Where a copy is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// Payload from this position on.
+    Data(CacheBlock),
+    /// No payload; the header of its record.
+    Blank { kind: BlankKind, header: CacheBlock },
+    /// Nowhere: an invalidation, kept while older records may still complete.
+    Absent,
+}
+
+/// A run of blocks with one version at one place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Piece {
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) version: Version,
+    pub(crate) place: Place,
+}
+
+impl Piece {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.block_count
+    }
+
+    /// The part from `start` to `end`, which lie within the piece.
+    pub(crate) fn clip(&self, start: u64, end: u64) -> Piece {
+        let from = start.max(self.start);
+        let to = end.min(self.end());
+        assert!(from < to);
+        let place = match self.place {
+            Place::Data(position) => {
+                let skipped = u32::try_from(from - self.start).expect("data pieces are small");
+                Place::Data(CacheBlock(position.0 + skipped))
+            }
+            other => other,
+        };
+        Piece { start: from, block_count: to - from, version: self.version, place }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Blank {
+    end: u64,
+    version: Version,
+    place: Place,
+}
+
+#[derive(Default)]
+pub(crate) struct BlockMap {
+    data: ExtentMap,
+    blanks: BTreeMap<u64, Blank>,
+}
+
+impl BlockMap {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.data.extent_count() == 0 && self.blanks.is_empty()
+    }
+
+    /// Blocks with payload.
+    pub(crate) fn data_block_count(&self) -> u64 {
+        self.data.block_count()
+    }
+
+    pub(crate) fn extent_count(&self) -> usize {
+        self.data.extent_count() + self.blanks.len()
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.data.memory_bytes() + self.blanks.len() * 64
+    }
+
+    /// Pieces without payload, tombstones included.
+    pub(crate) fn blank_pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        self.blanks.iter().map(|(start, blank)| Piece {
+            start: *start,
+            block_count: blank.end - start,
+            version: blank.version,
+            place: blank.place,
+        })
+    }
+
+    /// All pieces, data first.
+    pub(crate) fn all_pieces(&self) -> impl Iterator<Item = Piece> + '_ {
+        self.data.iter().map(data_piece).chain(self.blank_pieces())
+    }
+
+    /// Appends to `out` the pieces of `start..end`, clipped to it, in order.
+    pub(crate) fn pieces(&self, start: u64, end: u64, out: &mut Vec<Piece>) {
+        let first = out.len();
+        for extent in self.data.overlapping(start, end) {
+            out.push(data_piece(extent.clip(start, end)));
+        }
+        if self.blanks.is_empty() {
+            return;
+        }
+        let before = self.blanks.range(..start).next_back().filter(|(_, blank)| blank.end > start);
+        for (blank_start, blank) in before.into_iter().chain(self.blanks.range(start..end)) {
+            let piece = Piece {
+                start: *blank_start,
+                block_count: blank.end - blank_start,
+                version: blank.version,
+                place: blank.place,
+            };
+            out.push(piece.clip(start, end));
+        }
+        out[first..].sort_unstable_by_key(|piece| piece.start);
+    }
+
+    /// Puts `piece` in, except where a copy with a higher version is. What it took the place of is
+    /// appended to `removed`, the parts that went in to `inserted`. Of equal versions the one that
+    /// comes later wins: it is the same content in a newer place (rule 1).
+    pub(crate) fn replace(
+        &mut self,
+        piece: Piece,
+        removed: &mut Vec<Piece>,
+        inserted: &mut Vec<Piece>,
+    ) {
+        let first = removed.len();
+        self.pieces(piece.start, piece.end(), removed);
+        if removed[first..].iter().all(|old| old.version <= piece.version) {
+            if removed.len() > first {
+                self.remove(piece.start, piece.end());
+            }
+            self.insert(piece);
+            inserted.push(piece);
+            return;
+        }
+        let old: Vec<Piece> = removed.drain(first..).collect();
+        let mut at = piece.start;
+        for other in &old {
+            if other.version > piece.version {
+                self.insert_part(piece, at, other.start, inserted);
+                at = other.end();
+            } else {
+                self.remove(other.start, other.end());
+                removed.push(*other);
+            }
+        }
+        self.insert_part(piece, at, piece.end(), inserted);
+    }
+
+    fn insert_part(&mut self, piece: Piece, start: u64, end: u64, inserted: &mut Vec<Piece>) {
+        if start < end {
+            let part = piece.clip(start, end);
+            self.insert(part);
+            inserted.push(part);
+        }
+    }
+
+    /// Puts a piece in where nothing is.
+    pub(crate) fn insert(&mut self, piece: Piece) {
+        match piece.place {
+            Place::Data(position) => self.data.insert(Extent {
+                start: piece.start,
+                block_count: u32::try_from(piece.block_count).expect("data pieces are small"),
+                version: piece.version,
+                position,
+            }),
+            place => {
+                let blank = Blank { end: piece.end(), version: piece.version, place };
+                let old = self.blanks.insert(piece.start, blank);
+                assert!(old.is_none());
+            }
+        }
+    }
+
+    /// Takes out whatever is in `start..end`.
+    pub(crate) fn remove(&mut self, start: u64, end: u64) {
+        self.data.remove(start, end);
+        while let Some((at, blank)) =
+            self.blanks.range(..end).next_back().map(|(at, blank)| (*at, *blank))
+        {
+            if blank.end <= start {
+                return;
+            }
+            self.blanks.remove(&at);
+            if blank.end > end {
+                self.blanks.insert(end, blank);
+            }
+            if at < start {
+                self.blanks.insert(at, Blank { end: start, ..blank });
+            }
+        }
+    }
+
+    /// Takes out of `start..end` what has exactly this version and, for data and blanks, lies at
+    /// the place that `is_place` accepts.
+    pub(crate) fn remove_matching(
+        &mut self,
+        start: u64,
+        end: u64,
+        mut matches: impl FnMut(&Piece) -> bool,
+        removed: &mut Vec<Piece>,
+    ) {
+        let first = removed.len();
+        self.pieces(start, end, removed);
+        let mut kept = first;
+        for index in first..removed.len() {
+            let piece = removed[index];
+            if matches(&piece) {
+                self.remove(piece.start, piece.end());
+                removed[kept] = piece;
+                kept += 1;
+            }
+        }
+        removed.truncate(kept);
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        *self = BlockMap::default();
+    }
+}
+
+fn data_piece(extent: Extent) -> Piece {
+    Piece {
+        start: extent.start,
+        block_count: u64::from(extent.block_count),
+        version: extent.version,
+        place: Place::Data(extent.position),
+    }
+}
