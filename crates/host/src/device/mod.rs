@@ -1,0 +1,9 @@
+//! Devices: opened and locked here, operated in [`table`], made slow in [`crate::slow_device`].
+//!
+//! The descriptor that carries the lock is the one that does the I/O, so the lock lasts exactly as
+//! long as the device can be written through it.
+
+mod open;
+
+pub(crate) use open::Role;
+pub use open::{Access, OpenedDevice, Signatures};

@@ -1,0 +1,173 @@
+//! A shard: one thread that owns one ring, its devices, the client sockets, and at most one engine.
+
+pub(crate) mod handle;
+pub(crate) mod status;
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use thiserror::Error;
+
+use crate::device::{Access, OpenedDevice};
+use crate::device_spec::DeviceSpec;
+use crate::listen::{ListenAddress, ListenError, Listener};
+use crate::probe::OpenError;
+use crate::ring::{RingError, WakeUp};
+use crate::set::OpenedSet;
+use crate::state_file::StateFileError;
+use handle::{Message, ShardHandle};
+
+/// Memory for payload, allocated and pinned when the shard starts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryOptions {
+    /// The engine's share: promotions, writeback, reclaim, metadata.
+    pub engine_bytes: u64,
+    /// The clients' share: requests under way.
+    pub client_bytes: u64,
+}
+
+impl Default for MemoryOptions {
+    /// 128 MiB each: the clients' share holds one request of the largest size and a thousand small
+    /// ones; the engine's share a window of writeback and some segments under reclaim.
+    fn default() -> Self {
+        MemoryOptions { engine_bytes: 128 << 20, client_bytes: 128 << 20 }
+    }
+}
+
+/// What a shard is told.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ShardOptions {
+    /// Where clients connect.
+    pub listen: Vec<ListenAddress>,
+    /// Memory for payload. The engine's share is not allocated for bare devices.
+    pub memory: MemoryOptions,
+    /// Most clients at once; more are refused.
+    pub connections_max: u32,
+}
+
+impl Default for ShardOptions {
+    /// 64 clients: a virtual machine opens one or a few, `nbd-client -C` up to 16.
+    fn default() -> Self {
+        ShardOptions { listen: Vec::new(), memory: MemoryOptions::default(), connections_max: 64 }
+    }
+}
+
+/// A device to be served as it is, without a cache.
+#[derive(Debug)]
+pub struct BareExport {
+    /// Name that clients ask for.
+    pub(crate) name: String,
+    pub(crate) device: OpenedDevice,
+    pub(crate) access: Access,
+}
+
+impl BareExport {
+    /// Opens and locks a device to be served as it is.
+    ///
+    /// # Errors
+    /// If it is no device, in use, or locked.
+    pub fn open(name: &str, spec: &DeviceSpec, access: Access) -> Result<BareExport, OpenError> {
+        let device = OpenedDevice::open_bare(spec, access)?;
+        Ok(BareExport { name: name.to_owned(), device, access })
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn device(&self) -> &OpenedDevice {
+        &self.device
+    }
+}
+
+/// Why a shard cannot start, or has ended early.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShardError {
+    /// io_uring does not work.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The payload memory cannot be had.
+    #[error("cannot allocate {bytes} bytes of payload memory: {source}")]
+    Memory {
+        /// How much.
+        bytes: u64,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A share of the payload memory is too small to work with.
+    #[error("{bytes} bytes are too few for the {share} share; at least {least_bytes} are needed")]
+    MemoryShare {
+        /// Which share.
+        share: &'static str,
+        /// As given.
+        bytes: u64,
+        /// As needed.
+        least_bytes: u64,
+    },
+    /// The host state file cannot be written, so durability cannot be promised.
+    #[error(transparent)]
+    StateFile(#[from] StateFileError),
+    /// Two exports have the same name, or a name or geometry that NBD cannot offer.
+    #[error("export `{name}` cannot be offered: {reason}")]
+    Export {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// Recovery found a damaged cache device.
+    #[error("the cache device cannot be used: {0}")]
+    Recovery(#[from] forebay_engine::error::RecoveryError),
+}
+
+/// A shard that is ready to run.
+pub struct Shard {
+    options: ShardOptions,
+    set: Option<OpenedSet>,
+    bare: Vec<BareExport>,
+    listeners: Vec<Listener>,
+    wake_up: Arc<WakeUp>,
+    messages: Receiver<Message>,
+    handle: ShardHandle,
+}
+
+impl Shard {
+    /// Binds the addresses. The shard can be moved to the thread that shall run it.
+    ///
+    /// # Errors
+    /// If an address cannot be listened on.
+    pub fn new(
+        options: ShardOptions,
+        set: Option<OpenedSet>,
+        bare: Vec<BareExport>,
+    ) -> Result<Shard, ShardError> {
+        let wake_up = Arc::new(WakeUp::new()?);
+        let (handle, messages) = ShardHandle::new(Arc::clone(&wake_up));
+        let listeners = options.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        Ok(Shard { options, set, bare, listeners, wake_up, messages, handle })
+    }
+
+    /// A handle for the admin side.
+    #[must_use]
+    pub fn handle(&self) -> ShardHandle {
+        self.handle.clone()
+    }
+
+    /// Where clients connect, with the ports that the kernel chose.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<ListenAddress> {
+        self.listeners.iter().map(|listener| listener.address().clone()).collect()
+    }
+
+    /// Serves until it is stopped, on the calling thread.
+    ///
+    /// # Errors
+    /// If the ring fails, the state file cannot be written, or the cache device is damaged.
+    pub fn run(self) -> Result<(), ShardError> {
+        let Shard { options, set, bare, listeners, wake_up, messages, handle: _ } = self;
+        let _ = (options, set, bare, listeners, wake_up, messages);
+        Ok(())
+    }
+}
