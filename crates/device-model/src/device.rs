@@ -43,7 +43,8 @@ enum State {
 }
 
 impl ModelDevice {
-    /// An idle device of `length_bytes` at time zero. `seed` decides about jitter and slow transfers.
+    /// An idle device of `length_bytes` at time zero. `seed` decides about jitter and slow
+    /// transfers.
     #[must_use]
     pub fn new(model: &Model, length_bytes: u64, seed: u64) -> ModelDevice {
         let state = match *model {
@@ -97,8 +98,9 @@ impl ModelDevice {
         Some(completion)
     }
 
-    /// When to poll next; `None` if no request is outstanding. A poll at that time may return nothing
-    /// (the device then has come a step further): ask again. Ask again after every push, too.
+    /// When to poll next; `None` if no request is outstanding. A poll at that time may return
+    /// nothing (the device then has come a step further): ask again. Ask again after every push,
+    /// too.
     #[must_use]
     pub fn next_event_ns(&self) -> Option<u64> {
         match &self.state {

@@ -1,7 +1,7 @@
 //! A device that completes a fixed number of transfers a second, one after another.
 //!
-//! What a throttled cloud volume looks like at its limit: a transfer costs the same wherever it goes
-//! and, without `bytes_per_second`, however long it is.
+//! What a throttled cloud volume looks like at its limit: a transfer costs the same wherever it
+//! goes and, without `bytes_per_second`, however long it is.
 
 use crate::request::{Request, RequestKind, Token};
 use crate::schedule::Schedule;

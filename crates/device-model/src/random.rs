@@ -1,7 +1,7 @@
 //! The generator behind jitter and slow transfers: xoshiro256++, seeded through splitmix64.
 //!
-//! It is our own so that a seed replays the same run in years to come; libraries reserve the right to
-//! change their streams. Its output for seed 0 is fixed by a test.
+//! It is our own so that a seed replays the same run in years to come; libraries reserve the right
+//! to change their streams. Its output for seed 0 is fixed by a test.
 
 /// A seeded generator. Not for secrets.
 #[derive(Clone, Debug)]

@@ -48,6 +48,8 @@ pub(crate) struct RemoteDevice {
     outbound_free_at_ns: u64,
     inbound_free_at_ns: u64,
     worker_free_at_ns: Vec<u64>,
+    /// When all requests so far are served.
+    served_at_ns: u64,
 }
 
 impl RemoteDevice {
@@ -60,13 +62,44 @@ impl RemoteDevice {
             outbound_free_at_ns: 0,
             inbound_free_at_ns: 0,
             worker_free_at_ns: vec![0; parameters.parallelism],
+            served_at_ns: 0,
         }
     }
 
     pub(crate) fn push(&mut self, now_ns: u64, token: Token, request: Request) {
-        let _ = transfer_ns(request.length_bytes, self.parameters.bytes_per_second);
-        let _ = (self.random.next_u64(), RequestKind::Read);
-        self.schedule.insert(now_ns + self.parameters.round_trip_ns, token);
+        let parameters = self.parameters;
+        let (sent_bytes, received_bytes) = match request.kind {
+            RequestKind::Read => (0, request.length_bytes),
+            RequestKind::Write => (request.length_bytes, 0),
+            RequestKind::WriteZeroes | RequestKind::Flush | RequestKind::Discard => (0, 0),
+        };
+        let sent_ns = self.outbound_free_at_ns.max(now_ns)
+            + transfer_ns(sent_bytes, parameters.bytes_per_second);
+        self.outbound_free_at_ns = sent_ns;
+        let arrived_ns = sent_ns + parameters.round_trip_ns / 2;
+        let served_ns = match request.kind {
+            RequestKind::Flush => self.served_at_ns.max(arrived_ns) + parameters.service_ns,
+            _ => self.serve(arrived_ns),
+        };
+        self.served_at_ns = self.served_at_ns.max(served_ns);
+        // An answer without a payload waits for no other.
+        let answered_ns = if received_bytes == 0 {
+            served_ns
+        } else {
+            self.inbound_free_at_ns = self.inbound_free_at_ns.max(served_ns)
+                + transfer_ns(received_bytes, parameters.bytes_per_second);
+            self.inbound_free_at_ns
+        };
+        let jitter_ns = self.random.below(parameters.jitter_ns + 1);
+        let back_ns = parameters.round_trip_ns - parameters.round_trip_ns / 2;
+        self.schedule.insert(answered_ns + back_ns + jitter_ns, token);
+    }
+
+    /// When the worker that is free first has served a request that arrives at `arrived_ns`.
+    fn serve(&mut self, arrived_ns: u64) -> u64 {
+        let free_at_ns = self.worker_free_at_ns.iter_mut().min().expect("parallelism is not zero");
+        *free_at_ns = (*free_at_ns).max(arrived_ns) + self.parameters.service_ns;
+        *free_at_ns
     }
 
     pub(crate) fn schedule(&self) -> &Schedule {

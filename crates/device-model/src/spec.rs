@@ -8,8 +8,8 @@
 //! | `ssd:PATH` | behaves like a SATA SSD |
 //! | `remote:MS:PATH` | is a round trip of MS milliseconds away |
 //!
-//! Any other word before a colon is part of the path. A path that begins with one of these words and a
-//! colon is written with `./` before it.
+//! Any other word before a colon is part of the path. A path that begins with one of these words
+//! and a colon is written with `./` before it.
 
 use alloc::string::String;
 use core::fmt;
@@ -143,5 +143,61 @@ impl NumberForm {
                 number_max: self.number_max,
             }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use super::*;
+
+    fn error(spec: &str) -> String {
+        DeviceSpec::parse(spec).expect_err(spec).to_string()
+    }
+
+    #[test]
+    fn a_plain_path_stays_as_it_is() {
+        for path in ["/dev/sdb", "a:b", "./hdd:x", "/srv/iops:250", "hddx:/y"] {
+            let expected = DeviceSpec { model: None, path: String::from(path) };
+            assert_eq!(DeviceSpec::parse(path), Ok(expected));
+        }
+    }
+
+    #[test]
+    fn a_hard_disk_and_an_ssd_take_the_rest_as_the_path() {
+        let spec = DeviceSpec::parse("hdd:/tmp/a:b").expect("valid");
+        assert_eq!(spec.path, "/tmp/a:b");
+        assert!(matches!(spec.model, Some(Model::HardDisk(_))));
+        assert!(matches!("ssd:x".parse::<DeviceSpec>().expect("valid").model, Some(Model::Ssd(_))));
+    }
+
+    #[test]
+    fn a_rate_and_a_round_trip_are_numbers_before_the_path() {
+        let spec = DeviceSpec::parse("iops:250:/dev/shm/slow").expect("valid");
+        let expected = FixedRate { transfers_per_second: 250, bytes_per_second: None };
+        assert_eq!(spec.model, Some(Model::FixedRate(expected)));
+        assert_eq!(spec.path, "/dev/shm/slow");
+        let spec = DeviceSpec::parse("remote:5:x").expect("valid");
+        assert!(matches!(spec.model, Some(Model::Remote(r)) if r.round_trip_ns == 5_000_000));
+    }
+
+    #[test]
+    fn errors_name_the_object_and_the_remedy() {
+        assert_eq!(error("hdd:"), r#"device "hdd:" names no path"#);
+        assert_eq!(error(""), r#"device "" names no path"#);
+        assert_eq!(error("iops:5:"), r#"device "iops:5:" names no path"#);
+        assert_eq!(
+            error("iops:/dev/sdb"),
+            r#"device "iops:/dev/sdb" lacks a number; write iops:N:PATH"#
+        );
+        assert_eq!(
+            error("iops:0:x"),
+            r#"device "iops:0:x": "0" is no whole number from 1 to 1000000000; write iops:N:PATH"#
+        );
+        assert_eq!(
+            error("remote:.5:"),
+            r#"device "remote:.5:": ".5" is no whole number from 1 to 60000; write remote:MS:PATH"#
+        );
     }
 }

@@ -1,0 +1,154 @@
+//! Clients that keep a fixed number of requests in flight, in virtual time.
+
+use forebay_device_model::{ModelDevice, Random, Request, RequestKind, Token};
+
+const SECOND_NS: u64 = 1_000_000_000;
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// Which block a job asks for next.
+pub(crate) enum Pattern {
+    /// Every block equally likely.
+    Uniform,
+    /// Few blocks most of the time, scattered over the range.
+    Zipf(Zipf),
+    /// One after another.
+    Sequential,
+}
+
+/// Ranks with a probability of 1 / rank^theta.
+pub(crate) struct Zipf {
+    cumulative: Vec<f64>,
+}
+
+impl Zipf {
+    pub(crate) fn new(count: u64, theta: f64) -> Zipf {
+        let mut sum = 0.0;
+        let mut cumulative: Vec<f64> = (1..=count)
+            .map(|rank| {
+                sum += (rank as f64).powf(-theta);
+                sum
+            })
+            .collect();
+        for entry in &mut cumulative {
+            *entry /= sum;
+        }
+        Zipf { cumulative }
+    }
+
+    /// A rank from zero.
+    fn sample(&self, random: &mut Random) -> u64 {
+        let point = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+        let rank = self.cumulative.partition_point(|entry| *entry < point);
+        rank.min(self.cumulative.len() - 1) as u64
+    }
+}
+
+/// One client.
+pub(crate) struct Job {
+    pub(crate) kind: RequestKind,
+    pub(crate) pattern: Pattern,
+    /// First byte of its range.
+    pub(crate) start_bytes: u64,
+    /// Length of its range.
+    pub(crate) range_bytes: u64,
+    /// Bytes of each request.
+    pub(crate) request_bytes: u64,
+    /// Requests in flight.
+    pub(crate) depth: u64,
+    /// Where a sequential job is.
+    pub(crate) next_index: u64,
+}
+
+impl Job {
+    /// Requests of 4 KiB over `range_bytes` from `start_bytes` on.
+    pub(crate) fn new(
+        kind: RequestKind,
+        pattern: Pattern,
+        start_bytes: u64,
+        range_bytes: u64,
+    ) -> Job {
+        let request_bytes = BLOCK_BYTES;
+        Job { kind, pattern, start_bytes, range_bytes, request_bytes, depth: 1, next_index: 0 }
+    }
+
+    fn next_request(&mut self, random: &mut Random) -> Request {
+        let count = self.range_bytes / self.request_bytes;
+        let index = match &self.pattern {
+            Pattern::Uniform => random.below(count),
+            // An odd factor scatters the ranks: a permutation, for counts that are powers of two.
+            Pattern::Zipf(zipf) => zipf.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count,
+            Pattern::Sequential => {
+                let index = self.next_index;
+                self.next_index = (index + 1) % count;
+                index
+            }
+        };
+        let offset_bytes = self.start_bytes + index * self.request_bytes;
+        Request { kind: self.kind, offset_bytes, length_bytes: self.request_bytes }
+    }
+}
+
+/// What the clients saw.
+pub(crate) struct Outcome {
+    pub(crate) latencies_ns: Vec<u64>,
+    pub(crate) duration_ns: u64,
+}
+
+impl Outcome {
+    pub(crate) fn per_second(&self) -> f64 {
+        self.latencies_ns.len() as f64 * SECOND_NS as f64 / self.duration_ns as f64
+    }
+
+    /// The latency that so many of a thousand requests do not exceed.
+    pub(crate) fn permille_ms(&self, permille: usize) -> f64 {
+        let index = (self.latencies_ns.len() - 1) * permille / 1000;
+        self.latencies_ns[index] as f64 / 1e6
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "{:.0}/s, p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms",
+            self.per_second(),
+            self.permille_ms(500),
+            self.permille_ms(990),
+            self.permille_ms(1000)
+        )
+    }
+}
+
+/// Runs `jobs` for `duration_s` after `warm_up_s` that do not count.
+pub(crate) fn run(
+    device: &mut ModelDevice,
+    jobs: &mut [Job],
+    warm_up_s: u64,
+    duration_s: u64,
+) -> Outcome {
+    let mut random = Random::new(1);
+    let mut started: Vec<(usize, u64)> = Vec::new();
+    for (job_index, job) in jobs.iter_mut().enumerate() {
+        for _ in 0..job.depth {
+            let token = Token(started.len() as u64);
+            started.push((job_index, 0));
+            device.push(0, token, job.next_request(&mut random));
+        }
+    }
+    let begin_ns = warm_up_s * SECOND_NS;
+    let end_ns = begin_ns + duration_s * SECOND_NS;
+    let mut latencies_ns = Vec::new();
+    while let Some(event_ns) = device.next_event_ns() {
+        if event_ns >= end_ns {
+            break;
+        }
+        while let Some(completion) = device.poll(event_ns) {
+            let (job_index, started_ns) = &mut started[completion.token.0 as usize];
+            if completion.at_ns >= begin_ns {
+                latencies_ns.push(completion.at_ns - *started_ns);
+            }
+            *started_ns = completion.at_ns;
+            let request = jobs[*job_index].next_request(&mut random);
+            device.push(completion.at_ns, completion.token, request);
+        }
+    }
+    latencies_ns.sort_unstable();
+    Outcome { latencies_ns, duration_ns: end_ns - begin_ns }
+}
