@@ -175,6 +175,12 @@ pub enum ProtocolError {
         /// How many bytes are right.
         valid_bytes: usize,
     },
+    /// The handshake ended without it.
+    #[error("{field}: found none, expected one")]
+    Missing {
+        /// What.
+        field: Field,
+    },
     /// EXPORT_NAME chose an export that does not exist, and that option has no error reply.
     #[error("export name: found one that is not served, expected one that is")]
     ExportUnknown,

@@ -1,7 +1,7 @@
 //! Collects the fixed part of a message from a stream that may be cut anywhere.
 //!
-//! Invariant: `filled` is below the length wanted by the call that comes next, so each call with
-//! bytes at hand makes progress. It holds no message longer than `CAPACITY`.
+//! Invariant: what is held belongs to one message, and is gone once `take` has yielded it. It holds
+//! no message longer than `CAPACITY`.
 
 /// The longest fixed part: a request header.
 const CAPACITY: usize = 28;

@@ -97,7 +97,7 @@ impl Handshake {
         }
     }
 
-    /// Consumes bytes up to the end of one message.
+    /// Consumes bytes up to the end of the option that ends the handshake.
     pub(crate) fn handle_bytes(
         &mut self,
         bytes: &[u8],
@@ -106,11 +106,16 @@ impl Handshake {
         output: &mut Vec<u8>,
     ) -> Result<(usize, Option<Outcome>), ProtocolError> {
         let mut rest = bytes;
-        let host = HostSide { intake, exports, output };
-        let outcome = self.step(&mut rest, host)?;
-        Ok((bytes.len() - rest.len(), outcome))
+        loop {
+            let host = HostSide { intake, exports, output };
+            let outcome = self.step(&mut rest, host)?;
+            if outcome.is_some() || rest.is_empty() {
+                return Ok((bytes.len() - rest.len(), outcome));
+            }
+        }
     }
 
+    /// Goes on to the end of one message, or of `rest`.
     fn step(
         &mut self,
         rest: &mut &[u8],

@@ -16,11 +16,12 @@
 //!     to_send: &mut Vec<u8>,
 //! ) -> Result<usize, forebay_nbd::ProtocolError> {
 //!     let mut used = 0;
-//!     while used < received.len() && connection.payload_bytes_pending() == 0 {
+//!     loop {
 //!         let (consumed, event) = connection.handle_bytes(&received[used..], exports, to_send)?;
 //!         used += consumed;
 //!         match event {
-//!             None => {}
+//!             // More bytes are needed, or payload is pending.
+//!             None => return Ok(used),
 //!             Some(ServerEvent::Ready(session)) => { /* keep a copy: it forms the replies */ }
 //!             Some(ServerEvent::Request(request)) => {
 //!                 // Start it. If it is a write, move `request.payload_bytes()` bytes into its
@@ -34,17 +35,27 @@
 //!                     session.encode_error_reply(refusal.cookie, refusal.error(), &mut reply);
 //!                 to_send.extend_from_slice(&reply[..length]);
 //!             }
-//!             Some(ServerEvent::Aborted | ServerEvent::Disconnect) => { /* send, then close */ }
+//!             Some(ServerEvent::Aborted | ServerEvent::Disconnect) => {
+//!                 return Ok(used); // send, then close
+//!             }
 //!         }
 //!     }
-//!     Ok(used)
 //! }
 //! ```
+//!
+//! # Client
+//!
+//! [`ClientConnection`] is driven the same way: bytes of the server go in until no event comes;
+//! requests are formed by [`ClientConnection::encode_request`]; the data of a read is taken off the
+//! stream by the host, which the event tells where in the request it belongs.
 
 #![no_std]
 
 extern crate alloc;
 
+mod client;
+mod client_handshake;
+mod client_reply;
 mod error;
 mod export;
 mod gather;
@@ -58,6 +69,11 @@ mod server;
 mod session;
 mod transmission;
 
+pub use client::{ClientConnection, ClientEvent, REQUESTS_IN_FLIGHT_MAX, RequestError};
+pub use client_handshake::{
+    ClientGoal, ClientOptions, ClientSession, HandshakeRefusal, HandshakeRefusalReason,
+    ListedExport, Offers,
+};
 pub use error::{Field, ProtocolError, ReplyError};
 pub use export::{ExportError, ExportInfo};
 pub use meta_context::{

@@ -6,8 +6,8 @@
 //! it from the stream to where it belongs.
 //!
 //! Invariants: at most one event leaves per call, and no byte behind the event's message is consumed
-//! by it. A call with bytes consumes at least one, or yields an event, or fails. After an error, an
-//! abort or a disconnect every call fails with [`ProtocolError::AfterEnd`].
+//! by it. A call that yields no event has consumed everything, unless payload is pending. After an
+//! error, an abort or a disconnect every call fails with [`ProtocolError::AfterEnd`].
 
 use alloc::vec::Vec;
 
@@ -93,10 +93,11 @@ impl ServerConnection {
         }
     }
 
-    /// Consumes bytes of the client up to the end of one message. Returns how many, and what they
-    /// meant, if a message that concerns the host is complete. The host calls again with the rest.
+    /// Consumes bytes of the client up to the end of the first message that concerns the host.
+    /// Returns how many, and what the message says. The host calls again with the rest until no
+    /// event comes: then all bytes are consumed, or payload is pending.
     ///
-    /// While payload is pending the host must take it first; then this consumes nothing.
+    /// While payload is pending the host must take it first; this consumes nothing then.
     ///
     /// `exports` is looked at in the handshake only; `output` is appended to in the handshake only.
     pub fn handle_bytes(

@@ -9,8 +9,8 @@ use zerocopy::FromBytes;
 
 use crate::error::{Field, ProtocolError, ReplyError};
 use crate::protocol::{
-    PAYLOAD_BYTES_MAX, REQUEST_HEADER_BYTES, REQUEST_MAGIC, RequestHeader,
-    SKIPPED_PAYLOAD_BYTES_MAX, command_code, command_flag,
+    REQUEST_HEADER_BYTES, REQUEST_MAGIC, RequestHeader, SKIPPED_PAYLOAD_BYTES_MAX, command_code,
+    command_flag,
 };
 use crate::request::{
     Command, Cookie, Durability, HolePolicy, ReadChunks, Request, StatusExtents, ZeroSpeed,
@@ -200,11 +200,21 @@ fn accept(
         return Err(RefusalReason::ShuttingDown);
     }
     let command = parse_command(session, header)?;
-    let (offset_bytes, length_bytes) = (header.offset.get(), header.length.get());
+    check_range(session, command, header.offset.get(), header.length.get())?;
+    Ok(command)
+}
+
+/// Judges everything about a request but its flags. The client asks the same before it sends.
+pub(crate) fn check_range(
+    session: &Session,
+    command: Command,
+    offset_bytes: u64,
+    length_bytes: u32,
+) -> Result<(), RefusalReason> {
     let writes = match command {
         Command::Flush => {
             let is_zero = offset_bytes == 0 && length_bytes == 0;
-            return if is_zero { Ok(command) } else { Err(RefusalReason::FlushWithRange) };
+            return if is_zero { Ok(()) } else { Err(RefusalReason::FlushWithRange) };
         }
         Command::BlockStatus { .. } if session.contexts.is_empty() => {
             return Err(RefusalReason::NoContext);
@@ -218,7 +228,7 @@ fn accept(
     if length_bytes == 0 {
         return Err(RefusalReason::ZeroLength);
     }
-    if length_bytes > PAYLOAD_BYTES_MAX {
+    if length_bytes > session.payload_bytes_max {
         check_long(session, command)?;
     }
     let block_bytes = u64::from(session.logical_block_bytes);
@@ -228,7 +238,7 @@ fn accept(
         return Err(RefusalReason::Misaligned);
     }
     match offset_bytes.checked_add(length_bytes.into()) {
-        Some(end_bytes) if end_bytes <= session.size_bytes => Ok(command),
+        Some(end_bytes) if end_bytes <= session.size_bytes => Ok(()),
         // TRIM is a write, but the protocol wants EINVAL for it: it needs no space.
         _ if matches!(command, Command::Write { .. } | Command::WriteZeroes { .. }) => {
             Err(RefusalReason::WriteBeyondEnd)
