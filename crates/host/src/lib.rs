@@ -23,6 +23,8 @@
 //! runtime and no policy of caching: that is the engine's.
 
 mod aligned;
+mod buddy;
+mod buffer_pool;
 mod clock;
 pub mod device;
 mod device_spec;
@@ -33,6 +35,8 @@ mod ring;
 pub mod set;
 mod shard;
 mod signature;
+mod slab;
+mod slow_device;
 pub mod state_file;
 
 pub use device::{Access, OpenedDevice, Signatures};

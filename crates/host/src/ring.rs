@@ -161,6 +161,7 @@ pub(crate) struct Ring {
     backlog: VecDeque<squeue::Entry>,
     has_file_table: bool,
     has_buffers: bool,
+    knows_vectored_fixed: bool,
 }
 
 impl Ring {
@@ -173,7 +174,18 @@ impl Ring {
         if !has_file_table {
             tracing::info!("registered files are not available; using plain descriptors");
         }
-        Ok(Ring { uring, backlog: VecDeque::new(), has_file_table, has_buffers: false })
+        let mut probe = io_uring::Probe::new();
+        // A kernel without the probe is older than anything that is asked for here.
+        let knows_vectored_fixed = uring.submitter().register_probe(&mut probe).is_ok()
+            && probe.is_supported(opcode::ReadvFixed::CODE)
+            && probe.is_supported(opcode::WritevFixed::CODE);
+        Ok(Ring {
+            uring,
+            backlog: VecDeque::new(),
+            has_file_table,
+            has_buffers: false,
+            knows_vectored_fixed,
+        })
     }
 
     /// Registers the payload memory. Returns whether fixed-buffer operations may be used.
@@ -211,6 +223,11 @@ impl Ring {
     /// Whether fixed-buffer operations may be used.
     pub(crate) fn has_buffers(&self) -> bool {
         self.has_buffers
+    }
+
+    /// Whether transfers of several pieces may name registered buffers (Linux 6.15).
+    pub(crate) fn has_vectored_fixed(&self) -> bool {
+        self.has_buffers && self.knows_vectored_fixed
     }
 
     /// Puts a device's file into a slot of the file table.

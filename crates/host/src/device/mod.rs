@@ -1,9 +1,12 @@
-//! Devices: opened and locked here, operated in [`table`], made slow in [`crate::slow_device`].
+//! Devices: opened and locked in `open`, operated in `table`, made slow in [`crate::slow_device`].
 //!
 //! The descriptor that carries the lock is the one that does the I/O, so the lock lasts exactly as
 //! long as the device can be written through it.
 
 mod open;
+mod operation;
+mod table;
 
 pub(crate) use open::Role;
 pub use open::{Access, OpenedDevice, Signatures};
+pub(crate) use table::{DeviceId, DeviceTable, Finished, IoOwner, Surroundings};

@@ -96,15 +96,20 @@ pub enum ShardError {
         /// What the kernel said.
         source: std::io::Error,
     },
-    /// A share of the payload memory is too small to work with.
-    #[error("{bytes} bytes are too few for the {share} share; at least {least_bytes} are needed")]
+    /// A share of the payload memory is too small or too large to work with.
+    #[error(
+        "{bytes} bytes cannot be the {share} share of the payload memory; \
+         expected {least_bytes} to {most_bytes}"
+    )]
     MemoryShare {
         /// Which share.
         share: &'static str,
         /// As given.
         bytes: u64,
-        /// As needed.
+        /// The least.
         least_bytes: u64,
+        /// The most.
+        most_bytes: u64,
     },
     /// The host state file cannot be written, so durability cannot be promised.
     #[error(transparent)]

@@ -1,0 +1,299 @@
+//! The devices of a shard at work.
+//!
+//! Operations are started, run through the ring (or at once, on files in memory), and come out as
+//! [`Finished`]. Invariants: each started operation finishes exactly once; a device is closed only
+//! when none of its operations is under way.
+//!
+//! Files in memory are read and written by plain system calls: io_uring hands their transfers to
+//! worker threads, because tmpfs cannot promise not to sleep, while the transfer itself is a copy.
+//! `MEASURED_INLINE`
+
+use forebay_engine::io::{IoId, IoKind, IoResult};
+use forebay_engine::units::Time;
+
+use super::open::{OpenedDevice, Role};
+use super::operation::{Direction, Progress, RangeMethod, RangePurpose, Verdict, Work};
+use crate::buffer_pool::BufferPool;
+use crate::probe::DeviceKind;
+use crate::ring::{FILE_SLOTS, FileHandle, Ring, Token};
+use crate::slab::Slab;
+use crate::slow_device::SlowDevice;
+
+/// Longest transfer that is done at once on a file in memory: as long as the engine's longest. What is
+/// longer would keep other clients waiting for milliseconds.
+const INLINE_BYTES_MAX: u64 = 1 << 20;
+
+/// Names a device of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct DeviceId(u32);
+
+/// Who waits for an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum IoOwner {
+    /// The engine.
+    Engine(IoId),
+    /// A request to a bare export, by number.
+    Bare(u32),
+}
+
+/// An operation that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Finished {
+    /// Who waits for it.
+    pub(crate) owner: IoOwner,
+    /// How it ended.
+    pub(crate) result: IoResult,
+}
+
+/// What operations need beside the table.
+pub(crate) struct Surroundings<'a> {
+    /// The ring.
+    pub(crate) ring: &'a mut Ring,
+    /// Where the payload is.
+    pub(crate) pool: &'a BufferPool,
+    /// The time.
+    pub(crate) now: Time,
+}
+
+/// A device at work.
+struct Attached {
+    opened: OpenedDevice,
+    handle: FileHandle,
+    slow: Option<SlowDevice>,
+    in_flight: u32,
+    /// The best method that the device may know, by [`RangePurpose`].
+    methods: [RangeMethod; RangePurpose::COUNT],
+}
+
+/// An operation under way.
+struct Operation {
+    device: DeviceId,
+    owner: IoOwner,
+    /// Its number in the slow device.
+    held: Option<u32>,
+    progress: Progress,
+}
+
+/// All devices of a shard.
+pub(crate) struct DeviceTable {
+    devices: Slab<Attached>,
+    operations: Slab<Operation>,
+    finished: Vec<Finished>,
+}
+
+impl DeviceTable {
+    /// No devices.
+    pub(crate) fn new() -> DeviceTable {
+        DeviceTable { devices: Slab::new(), operations: Slab::new(), finished: Vec::new() }
+    }
+
+    /// Puts an opened device to work. Gives it back if the table is full.
+    pub(crate) fn add(
+        &mut self,
+        ring: &mut Ring,
+        opened: OpenedDevice,
+    ) -> Result<DeviceId, OpenedDevice> {
+        if self.devices.count() >= FILE_SLOTS as usize {
+            return Err(opened);
+        }
+        let slow = opened.spec().model().map(|m| SlowDevice::new(m, opened.facts().size_bytes));
+        let is_block_device = opened.facts().kind == DeviceKind::BlockDevice;
+        // Holes in a cache file would have to be allocated again; see `OpenedDevice::cache_facts`.
+        let keeps_allocated = opened.role() == Role::Cache && !is_block_device;
+        let methods = match (is_block_device, keeps_allocated) {
+            (true, _) => {
+                [RangeMethod::DiscardCommand, RangeMethod::PunchHole, RangeMethod::ZeroRange]
+            }
+            (false, true) => [RangeMethod::Nothing, RangeMethod::Write, RangeMethod::Write],
+            (false, false) => {
+                [RangeMethod::PunchHole, RangeMethod::PunchHole, RangeMethod::ZeroRange]
+            }
+        };
+        let handle = FileHandle::Registered(0);
+        let attached = Attached { opened, handle, slow, in_flight: 0, methods };
+        let slot = self.devices.insert(attached);
+        let attached = &mut self.devices[slot];
+        attached.handle = ring.register_file(slot, std::os::fd::AsFd::as_fd(&attached.opened));
+        Ok(DeviceId(slot))
+    }
+
+    /// Closes a device, which has no operations under way.
+    pub(crate) fn remove(&mut self, ring: &mut Ring, id: DeviceId) {
+        let attached = self.devices.remove(id.0);
+        let in_flight = attached.slow.as_ref().map_or(0, SlowDevice::in_flight);
+        assert!(in_flight == 0);
+        assert!(attached.in_flight == 0, "a device is closed with operations under way");
+        ring.unregister_file(attached.handle);
+    }
+
+    /// The device as it was opened.
+    pub(crate) fn opened(&self, id: DeviceId) -> &OpenedDevice {
+        &self.devices[id.0].opened
+    }
+
+    /// All devices.
+    pub(crate) fn all_opened(&self) -> impl Iterator<Item = &OpenedDevice> {
+        self.devices.iter().map(|(_, attached)| &attached.opened)
+    }
+
+    /// Operations under way on a device.
+    pub(crate) fn in_flight(&self, id: DeviceId) -> u32 {
+        let attached = &self.devices[id.0];
+        attached.slow.as_ref().map_or(attached.in_flight, SlowDevice::in_flight)
+    }
+
+    /// Starts an operation.
+    pub(crate) fn start(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        id: DeviceId,
+        kind: IoKind,
+        owner: IoOwner,
+    ) {
+        let attached = &mut self.devices[id.0];
+        attached.in_flight += 1;
+        let held = attached.slow.as_mut().map(|slow| slow.start(around.now, &kind, owner));
+        let Some(work) = attached.work(kind) else {
+            self.finish(id, held, owner, Ok(()));
+            return;
+        };
+        let mut progress = Progress::new(work);
+        let is_in_memory = attached.opened.facts().kind == DeviceKind::MemoryFile;
+        if is_in_memory && progress.inline_bytes() <= INLINE_BYTES_MAX {
+            let result = attached.run_inline(&mut progress, around.pool);
+            self.finish(id, held, owner, result);
+            return;
+        }
+        let operation = Operation { device: id, owner, held, progress };
+        let index = self.operations.insert(operation);
+        self.submit(around, index);
+    }
+
+    fn submit(&mut self, around: &mut Surroundings<'_>, index: u32) {
+        let operation = &mut self.operations[index];
+        let handle = self.devices[operation.device.0].handle;
+        let entry = operation.progress.entry(around.ring, around.pool, handle);
+        // SAFETY: the buffers are held by the operation's owner until it has finished, the pool's
+        // zeroes for ever, and the array of pieces by the operation, whose heap memory does not move.
+        unsafe { around.ring.push(Token::Device(index), entry) };
+    }
+
+    /// The kernel has answered a step.
+    pub(crate) fn handle_completion(
+        &mut self,
+        around: &mut Surroundings<'_>,
+        index: u32,
+        result: i32,
+    ) {
+        let operation = &mut self.operations[index];
+        let verdict = operation.progress.handle_result(result);
+        let result = match verdict {
+            Verdict::Done(result) => result,
+            Verdict::Again => return self.submit(around, index),
+            Verdict::Unsupported(purpose, method) => {
+                let attached = &mut self.devices[operation.device.0];
+                let next = attached.replace_method(purpose, method);
+                operation.progress.use_method(next);
+                return self.submit(around, index);
+            }
+        };
+        let Operation { device, owner, held, .. } = self.operations.remove(index);
+        self.finish(device, held, owner, result);
+    }
+
+    fn finish(&mut self, id: DeviceId, held: Option<u32>, owner: IoOwner, result: IoResult) {
+        let attached = &mut self.devices[id.0];
+        match (&mut attached.slow, held) {
+            (Some(slow), Some(held)) => slow.handle_finished(held, result, &mut self.finished),
+            _ => self.finished.push(Finished { owner, result }),
+        }
+        attached.in_flight -= 1;
+    }
+
+    /// Lets slow devices complete what is due.
+    pub(crate) fn handle_time(&mut self, now: Time) {
+        for index in 0..self.devices.bound() {
+            if let Some(slow) =
+                self.devices.get_mut(index).and_then(|attached| attached.slow.as_mut())
+            {
+                slow.handle_time(now, &mut self.finished);
+            }
+        }
+    }
+
+    /// When to call [`DeviceTable::handle_time`] next.
+    pub(crate) fn next_wakeup(&self) -> Option<Time> {
+        self.devices
+            .iter()
+            .filter_map(|(_, attached)| attached.slow.as_ref()?.next_wakeup())
+            .min()
+    }
+
+    /// Whether operations have finished that were not taken yet.
+    pub(crate) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Exchanges the finished operations for an empty list, whose memory is used again.
+    pub(crate) fn swap_finished(&mut self, list: &mut Vec<Finished>) {
+        assert!(list.is_empty());
+        std::mem::swap(&mut self.finished, list);
+    }
+}
+
+impl Attached {
+    /// What to do for an operation; `None` if nothing.
+    fn work(&self, kind: IoKind) -> Option<Work> {
+        let (purpose, offset_bytes, length_bytes) = match kind {
+            IoKind::Read { offset_bytes, slices } => {
+                let direction = Direction::Read;
+                return Some(Work::Transfer { direction, offset_bytes, slices });
+            }
+            IoKind::Write { offset_bytes, slices } => {
+                let direction = Direction::Write;
+                return Some(Work::Transfer { direction, offset_bytes, slices });
+            }
+            // A device without a volatile cache keeps what it has completed.
+            IoKind::Flush => {
+                return self.opened.facts().has_volatile_cache.then_some(Work::Flush);
+            }
+            IoKind::Discard { offset_bytes, length_bytes } => {
+                (RangePurpose::Discard, offset_bytes, length_bytes)
+            }
+            IoKind::WriteZeroes { offset_bytes, length_bytes, may_unmap: true } => {
+                (RangePurpose::ZeroMayUnmap, offset_bytes, length_bytes)
+            }
+            IoKind::WriteZeroes { offset_bytes, length_bytes, may_unmap: false } => {
+                (RangePurpose::ZeroKeep, offset_bytes, length_bytes)
+            }
+        };
+        let method = self.methods[purpose as usize];
+        let is_nothing = method == RangeMethod::Nothing;
+        (!is_nothing).then_some(Work::Range { purpose, method, offset_bytes, length_bytes })
+    }
+
+    fn run_inline(&mut self, progress: &mut Progress, pool: &BufferPool) -> IoResult {
+        loop {
+            match progress.run_inline(pool, self.opened.file()) {
+                Verdict::Done(result) => return result,
+                Verdict::Again => {}
+                Verdict::Unsupported(purpose, method) => {
+                    let next = self.replace_method(purpose, method);
+                    progress.use_method(next);
+                }
+            }
+        }
+    }
+
+    /// The next best method after one that the device does not know. It is remembered, so that the
+    /// device is asked once.
+    fn replace_method(&mut self, purpose: RangePurpose, unknown: RangeMethod) -> RangeMethod {
+        let next = purpose.method_after(unknown);
+        // Operations that were under way when the first answer came find the method replaced.
+        if self.methods[purpose as usize] == unknown {
+            tracing::debug!(device = %self.opened.spec(), ?purpose, ?unknown, ?next, "not supported");
+            self.methods[purpose as usize] = next;
+        }
+        next
+    }
+}
