@@ -143,8 +143,8 @@ impl SsdDevice {
             }
             RequestKind::WriteZeroes | RequestKind::Flush | RequestKind::Discard => 0,
         };
-        // The bus is one for all, from the controller's time on and not from the end of the channels:
-        // a slow channel does not keep the others from it.
+        // The bus is one for all, from the controller's time on and not from the end of the
+        // channels: a slow channel does not keep the others from it.
         self.bus_free_at_ns = self.bus_free_at_ns.max(self.controller_free_at_ns) + bus_ns;
         let slow_ns = match parameters.slow_one_in {
             0 => 0,

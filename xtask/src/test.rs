@@ -1,0 +1,245 @@
+//! `cargo xtask test`: all tests, with one count at the end.
+//!
+//! The tests of all members are built and run in one profile, the binary of the end-to-end tests
+//! included: on two cores a second profile would cost more time than its faster code saves.
+//! `--long` runs long enough to pay for optimized code; it keeps the overflow checks and debug
+//! assertions.
+//!
+//! A test that lacks what it needs appends the line `SKIPPED <test name>: <what is missing>` to the
+//! file that `FOREBAY_SKIP_LOG` names, and returns. To libtest it has passed; here it counts as
+//! skipped. An ignored test counts as skipped, too.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::Context;
+
+use crate::packages::{self, Install};
+use crate::workspace::Workspace;
+use crate::{Outcome, process};
+
+/// Names the file that a test appends to when it is skipped.
+const SKIP_LOG_VARIABLE: &str = "FOREBAY_SKIP_LOG";
+/// Is `1` if tests shall run with their full counts.
+const LONG_VARIABLE: &str = "FOREBAY_TEST_LONG";
+/// What a line of the skip log begins with.
+const SKIP_MARK: &str = "SKIPPED ";
+
+/// How to run the tests.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run with full counts: long simulation, hundreds of kills. Takes up to an hour.
+    #[arg(long)]
+    long: bool,
+    /// Count a skipped test as a failure.
+    #[arg(long)]
+    no_skip: bool,
+    /// Do not install missing packages.
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// Runs all tests.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    let started = Instant::now();
+    let workspace = Workspace::load()?;
+    let install = if options.no_install { Install::Never } else { Install::IfPossible };
+    packages::prepare(install)?;
+    let target_folder = workspace.metadata.target_directory.as_std_path();
+    let skip_log = create_skip_log(target_folder)?;
+    let mut command = test_command(options, target_folder);
+    command.current_dir(workspace.root()).env(SKIP_LOG_VARIABLE, &skip_log);
+    println!("$ {}", process::describe(&command));
+    let mut tally = run_tests(&mut command, std::io::stdout().lock())?;
+    let context = || format!("cannot read {}", skip_log.display());
+    tally.add_skip_log(&std::fs::read_to_string(&skip_log).with_context(context)?);
+    std::fs::remove_file(&skip_log)
+        .with_context(|| format!("cannot remove {}", skip_log.display()))?;
+    print_summary(&tally, started.elapsed().as_secs());
+    Ok(tally.outcome(if options.no_skip { Skips::Failures } else { Skips::Allowed }))
+}
+
+/// An empty file of our own, so that two runs at a time do not meet.
+fn create_skip_log(target_folder: &Path) -> anyhow::Result<PathBuf> {
+    let path = target_folder.join(format!("skipped-tests-{}.log", std::process::id()));
+    std::fs::create_dir_all(target_folder)
+        .and_then(|()| std::fs::write(&path, ""))
+        .with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(path)
+}
+
+fn test_command(options: &Options, target_folder: &Path) -> Command {
+    let mut command = process::cargo();
+    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+    if options.long {
+        // A folder of its own: nobody shall take a binary with assertions for the released one.
+        command.arg("--release").arg("--target-dir").arg(target_folder.join("long"));
+        command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+        command.env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true");
+        command.env(LONG_VARIABLE, "1");
+    } else {
+        command.env_remove(LONG_VARIABLE);
+    }
+    command
+}
+
+/// Runs `command`, passes its output on to `screen` line by line, and counts.
+fn run_tests(command: &mut Command, mut screen: impl Write) -> anyhow::Result<Tally> {
+    let name = process::describe(command);
+    let context = || format!("cannot run {name}");
+    let mut child = command.stdout(Stdio::piped()).spawn().with_context(context)?;
+    let mut output = BufReader::new(child.stdout.take().context("the output is piped")?);
+    let mut tally = Tally::default();
+    let mut line = Vec::new();
+    while output.read_until(b'\n', &mut line).with_context(context)? > 0 {
+        screen.write_all(&line).and_then(|()| screen.flush()).context("cannot print")?;
+        tally.add_line(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+    let status = child.wait().with_context(context)?;
+    if !status.success() && tally.failed_count == 0 {
+        // The build failed, or a test took the whole process with it.
+        tally.failed_count = 1;
+        tally.failed.push(format!("{name}: {status}"));
+    }
+    Ok(tally)
+}
+
+/// What a skipped test is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Skips {
+    Allowed,
+    Failures,
+}
+
+/// Results of all tests.
+#[derive(Default, Debug)]
+struct Tally {
+    /// Tests that libtest calls passed, the skipped ones among them.
+    ok_count: usize,
+    failed_count: usize,
+    ignored_count: usize,
+    /// Names of failed tests.
+    failed: Vec<String>,
+    /// Skipped tests, each with what it lacks.
+    skipped: BTreeSet<String>,
+    /// Ignored tests.
+    ignored: Vec<String>,
+}
+
+impl Tally {
+    /// Takes in a line of the output of libtest.
+    fn add_line(&mut self, line: &str) {
+        if let Some(result) = line.strip_prefix("test result: ") {
+            self.ok_count += count_before(result, " passed");
+            self.failed_count += count_before(result, " failed");
+            self.ignored_count += count_before(result, " ignored");
+        } else if let Some((name, result)) =
+            line.strip_prefix("test ").and_then(|rest| rest.rsplit_once(" ... "))
+        {
+            if result == "FAILED" {
+                self.failed.push(name.to_owned());
+            } else if result.starts_with("ignored") {
+                self.ignored.push(format!("{name}: {result}"));
+            }
+        }
+    }
+
+    fn add_skip_log(&mut self, text: &str) {
+        let skipped = text.lines().filter_map(|line| line.strip_prefix(SKIP_MARK));
+        self.skipped.extend(skipped.map(str::to_owned));
+    }
+
+    fn passed_count(&self) -> usize {
+        self.ok_count.saturating_sub(self.skipped.len())
+    }
+
+    fn skipped_count(&self) -> usize {
+        self.skipped.len() + self.ignored_count
+    }
+
+    fn outcome(&self, skips: Skips) -> Outcome {
+        let failed_count = match skips {
+            Skips::Allowed => self.failed_count,
+            Skips::Failures => self.failed_count + self.skipped_count(),
+        };
+        if failed_count == 0 { Outcome::Passed } else { Outcome::Failed }
+    }
+}
+
+/// The number before `unit` in a line such as `ok. 3 passed; 0 failed; ...`; 0 if there is none.
+fn count_before(line: &str, unit: &str) -> usize {
+    let count = |part: &str| {
+        let number = part.trim().strip_suffix(unit)?;
+        number.rsplit(' ').next()?.parse().ok()
+    };
+    line.split(';').find_map(count).unwrap_or(0)
+}
+
+fn print_summary(tally: &Tally, seconds: u64) {
+    println!("\nfinished after {} min {} s", seconds / 60, seconds % 60);
+    for name in &tally.failed {
+        println!("FAILED {name}");
+    }
+    for name in tally.skipped.iter().chain(&tally.ignored) {
+        println!("SKIPPED {name}");
+    }
+    println!(
+        "{} passed, {} failed, {} skipped",
+        tally.passed_count(),
+        tally.failed_count,
+        tally.skipped_count()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "
+running 3 tests
+test a::fits ... ok
+test a::breaks ... FAILED
+test a::slow ... ignored, takes a day
+test result: FAILED. 1 passed; 1 failed; 1 ignored; 0 measured; 7 filtered out; finished in 0.00s
+test src/lib.rs - (line 6) ... ok
+test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s
+";
+
+    fn tally(output: &str, skip_log: &str) -> Tally {
+        let mut tally = Tally::default();
+        output.lines().for_each(|line| tally.add_line(line));
+        tally.add_skip_log(skip_log);
+        tally
+    }
+
+    #[test]
+    fn results_of_all_binaries_are_summed_up() {
+        let tally = tally(OUTPUT, "");
+        assert_eq!((tally.passed_count(), tally.failed_count, tally.skipped_count()), (13, 1, 1));
+        assert_eq!(tally.failed, ["a::breaks"]);
+        assert_eq!(tally.ignored, ["a::slow: ignored, takes a day"]);
+    }
+
+    #[test]
+    fn a_skipped_test_has_not_passed() {
+        let log = "SKIPPED mounts_xfs: mkfs.xfs\nSKIPPED mounts_xfs: mkfs.xfs\nnoise\n";
+        let tally = tally("test result: ok. 5 passed; 0 failed; 0 ignored;", log);
+        assert_eq!((tally.passed_count(), tally.failed_count, tally.skipped_count()), (4, 0, 1));
+        assert_eq!(tally.skipped.iter().collect::<Vec<_>>(), ["mounts_xfs: mkfs.xfs"]);
+        assert_eq!(tally.outcome(Skips::Allowed), Outcome::Passed);
+        assert_eq!(tally.outcome(Skips::Failures), Outcome::Failed);
+    }
+
+    #[test]
+    fn a_process_that_dies_without_a_result_is_a_failure() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'; exit 101"]);
+        let tally = run_tests(&mut command, std::io::sink()).expect("sh runs");
+        assert_eq!((tally.passed_count(), tally.failed_count), (2, 1));
+        assert_eq!(tally.outcome(Skips::Allowed), Outcome::Failed);
+    }
+}
