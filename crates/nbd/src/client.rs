@@ -5,19 +5,18 @@
 //! WRITE is sent by the host right behind its header, and data of a READ is taken off the stream by
 //! the host.
 //!
-//! Invariants: a request is sent only if the server offers it, its range passes the same checks as on
-//! the server, and its cookie is not in use; each request gets exactly one [`ClientEvent::Done`].
+//! Invariants: a request is sent only if the server offers it, its range passes the same checks as
+//! on the server, and its cookie is not in use; each request gets exactly one
+//! [`ClientEvent::Done`].
 
 use alloc::vec::Vec;
 
 use thiserror::Error;
 use zerocopy::IntoBytes;
 
-use crate::client_handshake::{
-    ClientHandshake, ClientOptions, ClientOutcome, ClientSession, HandshakeRefusal, ListedExport,
-    Offers,
-};
+use crate::client_handshake::{ClientHandshake, ClientOptions, ClientOutcome};
 use crate::client_reply::ReplyReader;
+use crate::client_session::{ClientSession, HandshakeRefusal, ListedExport, Offers};
 use crate::error::{ProtocolError, ReplyError};
 use crate::meta_context::MetaContext;
 use crate::protocol::{REQUEST_HEADER_BYTES, REQUEST_MAGIC, RequestHeader, command_code};

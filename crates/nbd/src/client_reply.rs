@@ -12,7 +12,7 @@ use alloc::collections::BTreeMap;
 use zerocopy::FromBytes;
 
 use crate::client::ClientEvent;
-use crate::client_handshake::ClientSession;
+use crate::client_session::ClientSession;
 use crate::error::{Field, ProtocolError, ReplyError};
 use crate::gather::Gather;
 use crate::meta_context::{ContextSet, MetaContext};

@@ -1,7 +1,7 @@
 //! What can go wrong between two peers, and the one place where it becomes a number on the wire.
 //!
-//! [`ProtocolError`] ends a connection: the peer sent what no answer can mend. [`ReplyError`] answers
-//! one request. Why a request was refused stands in [`crate::RefusalReason`].
+//! [`ProtocolError`] ends a connection: the peer sent what no answer can mend. [`ReplyError`]
+//! answers one request. Why a request was refused stands in [`crate::RefusalReason`].
 
 use thiserror::Error;
 
@@ -32,7 +32,7 @@ pub enum Field {
     OptionReplyKind,
     /// Length of a reply to an option.
     OptionReplyLength,
-    /// How many replies an option gets.
+    /// How many replies a handshake has.
     OptionReplyCount,
     /// Length of a name within a reply to an option.
     NameLength,
@@ -91,7 +91,7 @@ impl core::fmt::Display for Field {
             Field::OptionReplyOption => "option of an option reply",
             Field::OptionReplyKind => "kind of an option reply",
             Field::OptionReplyLength => "length of an option reply",
-            Field::OptionReplyCount => "number of replies to one option",
+            Field::OptionReplyCount => "number of option replies",
             Field::NameLength => "length of a name",
             Field::Text => "text",
             Field::ExportInformation => "export information",

@@ -56,6 +56,7 @@ extern crate alloc;
 mod client;
 mod client_handshake;
 mod client_reply;
+mod client_session;
 mod error;
 mod export;
 mod gather;
@@ -70,9 +71,9 @@ mod session;
 mod transmission;
 
 pub use client::{ClientConnection, ClientEvent, REQUESTS_IN_FLIGHT_MAX, RequestError};
-pub use client_handshake::{
-    ClientGoal, ClientOptions, ClientSession, HandshakeRefusal, HandshakeRefusalReason,
-    ListedExport, Offers,
+pub use client_handshake::{ClientGoal, ClientOptions};
+pub use client_session::{
+    ClientSession, HandshakeRefusal, HandshakeRefusalReason, ListedExport, Offers,
 };
 pub use error::{Field, ProtocolError, ReplyError};
 pub use export::{ExportError, ExportInfo};

@@ -2,7 +2,8 @@
 //!
 //! `base:allocation` is the protocol's own. `forebay:cache` says what the cache holds:
 //! the flags value of an extent is 0 where it is not cached, 1 where it is clean, 2 where it is
-//! dirty. An extent that is cached only in part is reported in parts.
+//! dirty. An extent that is cached only in part is reported in parts. The namespace `forebay` is
+//! not registered with the protocol; clients that do not know it ignore it.
 
 /// Flags of `base:allocation`: nothing is stored there.
 pub const ALLOCATION_HOLE: u32 = 1 << 0;

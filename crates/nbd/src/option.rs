@@ -1,8 +1,8 @@
 //! Data of options and of the replies to them.
 //!
-//! [`OptionData`] reads what the client sent: every length is checked against the bytes at hand, and
-//! strings are borrowed, never copied. The `append_*` functions form replies. What an option does
-//! is decided in `handshake.rs`.
+//! [`OptionData`] reads what the client sent: every length is checked against the bytes at hand,
+//! and strings are borrowed, never copied. The `append_*` functions form replies. What an option
+//! does is decided in `handshake.rs`.
 
 use alloc::vec::Vec;
 

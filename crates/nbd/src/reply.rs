@@ -1,8 +1,8 @@
 //! Replies of the server in the transmission phase.
 //!
 //! Each function forms what stands before the data, into a buffer of the caller; the host sends the
-//! data of a READ right behind it. Nothing is allocated, except that [`Session::append_block_status`]
-//! grows the caller's vector, which may be used again.
+//! data of a READ right behind it. Nothing is allocated, except that
+//! [`Session::append_block_status`] grows the caller's vector, which may be used again.
 //!
 //! A READ is answered in one chunk that is also the last: the host has all of its data before it
 //! answers, so no error can come between.

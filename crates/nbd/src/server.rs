@@ -5,9 +5,9 @@
 //! payload of a WRITE never passes through here: its event says how long it is, and the host moves
 //! it from the stream to where it belongs.
 //!
-//! Invariants: at most one event leaves per call, and no byte behind the event's message is consumed
-//! by it. A call that yields no event has consumed everything, unless payload is pending. After an
-//! error, an abort or a disconnect every call fails with [`ProtocolError::AfterEnd`].
+//! Invariants: at most one event leaves per call, and no byte behind the event's message is
+//! consumed by it. A call that yields no event has consumed everything, unless payload is pending.
+//! After an error, an abort or a disconnect every call fails with [`ProtocolError::AfterEnd`].
 
 use alloc::vec::Vec;
 
