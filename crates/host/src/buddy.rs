@@ -159,10 +159,8 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            (0..8usize).prop_map(Step::Allocate),
-            any::<usize>().prop_map(Step::Free),
-        ];
+        let step =
+            prop_oneof![(0..8usize).prop_map(Step::Allocate), any::<usize>().prop_map(Step::Free),];
         prop::collection::vec(step, 1..300)
     }
 

@@ -28,6 +28,7 @@ mod buffer_pool;
 mod clock;
 pub mod device;
 mod device_spec;
+mod frontend;
 mod listen;
 pub mod offline;
 pub mod probe;

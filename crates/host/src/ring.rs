@@ -42,8 +42,6 @@ pub(crate) enum Token {
     Send(u32),
     /// Somebody woke the loop.
     WakeUp,
-    /// A cancellation, whose own result tells nothing.
-    Ignored,
 }
 
 impl Token {
@@ -55,7 +53,6 @@ impl Token {
             Token::Receive(index) => (3, index),
             Token::Send(index) => (4, index),
             Token::WakeUp => (5, 0),
-            Token::Ignored => (6, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -68,7 +65,6 @@ impl Token {
             3 => Token::Receive(index),
             4 => Token::Send(index),
             5 => Token::WakeUp,
-            6 => Token::Ignored,
             kind => panic!("the kernel returned user data of kind {kind}, which was never given"),
         }
     }
@@ -373,7 +369,6 @@ mod tests {
             Token::Receive(7),
             Token::Send(8),
             Token::WakeUp,
-            Token::Ignored,
         ] {
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

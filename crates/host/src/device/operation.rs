@@ -93,12 +93,7 @@ pub(super) enum RangeMethod {
 pub(super) enum Work {
     Transfer { direction: Direction, offset_bytes: u64, slices: Slices },
     Flush,
-    Range {
-        purpose: RangePurpose,
-        method: RangeMethod,
-        offset_bytes: u64,
-        length_bytes: u64,
-    },
+    Range { purpose: RangePurpose, method: RangeMethod, offset_bytes: u64, length_bytes: u64 },
 }
 
 /// What to do with an operation after an answer of the kernel.
@@ -142,9 +137,9 @@ impl Progress {
                 let step = Step { ring, file, direction, offset_bytes };
                 step.transfer(rest, pool, &mut self.pieces)
             }
-            Work::Flush => with_file!(file, |fd| opcode::Fsync::new(fd)
-                .flags(FsyncFlags::DATASYNC)
-                .build()),
+            Work::Flush => {
+                with_file!(file, |fd| opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build())
+            }
             Work::Range { method, offset_bytes, length_bytes, .. } => {
                 let (offset_bytes, length_bytes) = (*offset_bytes, *length_bytes);
                 match method {
@@ -461,8 +456,14 @@ fn fallocate_mode(method: RangeMethod) -> i32 {
 pub(super) fn io_error(errno: i32) -> IoError {
     match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => IoError::NoSpace,
-        libc::ENODEV | libc::ENXIO | libc::ENOTCONN | libc::ESHUTDOWN | libc::ENOMEDIUM
-        | libc::ESTALE | libc::EPIPE | libc::ECONNRESET => IoError::Gone,
+        libc::ENODEV
+        | libc::ENXIO
+        | libc::ENOTCONN
+        | libc::ESHUTDOWN
+        | libc::ENOMEDIUM
+        | libc::ESTALE
+        | libc::EPIPE
+        | libc::ECONNRESET => IoError::Gone,
         libc::ETIMEDOUT | libc::ETIME => IoError::TimedOut,
         // EIO, EILSEQ, ENODATA, EREMOTEIO, EBADE, EINVAL and whatever else a driver thinks of: this
         // range failed, and nothing says that others will.

@@ -8,7 +8,7 @@
 //! worker threads, because tmpfs cannot promise not to sleep, while the transfer itself is a copy.
 //! `MEASURED_INLINE`
 
-use forebay_engine::io::{IoId, IoKind, IoResult};
+use forebay_engine::io::{IoError, IoId, IoKind, IoResult};
 use forebay_engine::units::Time;
 
 use super::open::{OpenedDevice, Role};
@@ -169,6 +169,16 @@ impl DeviceTable {
         self.submit(around, index);
     }
 
+    /// An operation on a device that is not there.
+    pub(crate) fn refuse(&mut self, owner: IoOwner) {
+        self.finished.push(Finished { owner, result: Err(IoError::Gone) });
+    }
+
+    /// Whether no operation is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.operations.count() == 0
+    }
+
     fn submit(&mut self, around: &mut Surroundings<'_>, index: u32) {
         let operation = &mut self.operations[index];
         let handle = self.devices[operation.device.0].handle;
@@ -223,10 +233,7 @@ impl DeviceTable {
 
     /// When to call [`DeviceTable::handle_time`] next.
     pub(crate) fn next_wakeup(&self) -> Option<Time> {
-        self.devices
-            .iter()
-            .filter_map(|(_, attached)| attached.slow.as_ref()?.next_wakeup())
-            .min()
+        self.devices.iter().filter_map(|(_, attached)| attached.slow.as_ref()?.next_wakeup()).min()
     }
 
     /// Whether operations have finished that were not taken yet.

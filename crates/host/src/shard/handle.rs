@@ -106,7 +106,10 @@ pub enum AdminError {
     /// The origin cannot be opened.
     #[error(transparent)]
     Origin(#[from] OpenError),
-    /// Another volume or the cache itself uses this device already, or the name does not fit.
+    /// The origin cannot be used as asked.
+    #[error(transparent)]
+    UnsuitableOrigin(#[from] crate::set::OriginError),
+    /// The table is full, or name or path do not fit.
     #[error("cannot attach `{name}`: {reason}")]
     BadVolume {
         /// Name of the volume.

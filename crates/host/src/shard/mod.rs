@@ -1,6 +1,12 @@
 //! A shard: one thread that owns one ring, its devices, the client sockets, and at most one engine.
 
+mod admin;
+mod bare;
+pub(crate) mod exports;
 pub(crate) mod handle;
+pub(crate) mod latency;
+mod run;
+mod served_set;
 pub(crate) mod status;
 
 use std::sync::Arc;
@@ -164,15 +170,5 @@ impl Shard {
     #[must_use]
     pub fn addresses(&self) -> Vec<ListenAddress> {
         self.listeners.iter().map(|listener| listener.address().clone()).collect()
-    }
-
-    /// Serves until it is stopped, on the calling thread.
-    ///
-    /// # Errors
-    /// If the ring fails, the state file cannot be written, or the cache device is damaged.
-    pub fn run(self) -> Result<(), ShardError> {
-        let Shard { options, set, bare, listeners, wake_up, messages, handle: _ } = self;
-        let _ = (options, set, bare, listeners, wake_up, messages);
-        Ok(())
     }
 }

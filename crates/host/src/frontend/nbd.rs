@@ -1,0 +1,798 @@
+//! The NBD front end: many clients on the shard's ring.
+//!
+//! Bytes of clients become demands, replies become bytes; the protocol itself is [`forebay_nbd`]'s.
+//! One receive usually brings several requests, and all replies that are due leave in one call.
+//!
+//! Bounds: connections, requests and bytes under way per connection, and the clients' share of the
+//! payload memory. A connection at a bound is not read until it is below it again, which the client
+//! feels as back-pressure; others go on. If the memory as a whole is short, clients that hold some of
+//! it and take no bytes for [`STALL_NS_MAX`] are disconnected, so that a dead client cannot keep it.
+//!
+//! Invariants: every accepted request gets exactly one reply, or its connection is closed; a
+//! connection's slot is used again only when the kernel and the backends hold nothing of it.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+
+use forebay_engine::payload::{BufferId, BufferRange, Payload};
+use forebay_engine::request::{Durability, RequestError, RequestKind};
+use forebay_engine::status::BlockState;
+use forebay_engine::units::{BLOCK_BYTES, Time};
+use forebay_nbd::{
+    CACHE_CLEAN, CACHE_DIRTY, CACHE_NONE, Command, ContextExtents, HolePolicy, MetaContext,
+    REPLY_HEADER_BYTES_MAX, ReplyError, Request, ServerEvent, Session, StatusExtent,
+};
+use io_uring::opcode;
+use io_uring::types::Fd;
+
+use super::connection::{Connection, Incoming, Phase, Stall};
+use super::log_once::LogOnce;
+use super::outbox::{Body, OutgoingReply, SendStep, Sent};
+use super::{ClientReply, ClientRequest, Demand, FrontContext, Served};
+use crate::buffer_pool::Owner;
+use crate::listen::Listener;
+use crate::ring::{Completion, Ring, Token};
+use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::latency::LatencyClass;
+use crate::shard::status::ConnectionReport;
+use crate::slab::Slab;
+
+/// Requests of one connection whose reply has not left. Chosen: twice what any client of today keeps
+/// under way on one connection (128, the Linux kernel's default).
+const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
+/// A connection may have this part of the clients' memory, and one request in any case.
+const CONNECTION_MEMORY_PARTS: u64 = 4;
+/// How long a client may take no bytes while it holds memory that others wait for.
+const STALL_NS_MAX: u64 = 5_000_000_000;
+/// How long a client may take to choose an export.
+const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
+
+/// A request whose reply has not been formed.
+struct RequestRecord {
+    connection: u32,
+    request: Request,
+    buffer: Option<BufferId>,
+    buffer_bytes: u32,
+    arrived: Time,
+}
+
+/// The front end.
+pub(crate) struct NbdFrontEnd {
+    listeners: Vec<Listener>,
+    connections: Slab<Connection>,
+    connections_max: u32,
+    next_connection_id: u64,
+    handshakes: u32,
+    requests: Slab<RequestRecord>,
+    demands: VecDeque<Demand>,
+    touched: Vec<u32>,
+    memory_waiters: VecDeque<u32>,
+    client_bytes: u64,
+    is_stopping: bool,
+    log: LogOnce,
+}
+
+impl NbdFrontEnd {
+    /// A front end for `connections_max` clients, which together have `client_bytes` of memory.
+    pub(crate) fn new(
+        listeners: Vec<Listener>,
+        connections_max: u32,
+        client_bytes: u64,
+    ) -> NbdFrontEnd {
+        NbdFrontEnd {
+            listeners,
+            connections: Slab::new(),
+            connections_max,
+            next_connection_id: 1,
+            handshakes: 0,
+            requests: Slab::new(),
+            demands: VecDeque::new(),
+            touched: Vec::new(),
+            memory_waiters: VecDeque::new(),
+            client_bytes,
+            is_stopping: false,
+            log: LogOnce::default(),
+        }
+    }
+
+    /// Begins to accept clients.
+    pub(crate) fn start(&mut self, ring: &mut Ring) {
+        for index in 0..self.listeners.len() {
+            self.accept(ring, index as u32);
+        }
+    }
+
+    fn accept(&mut self, ring: &mut Ring, index: u32) {
+        let descriptor = Fd(self.listeners[index as usize].as_fd().as_raw_fd());
+        let entry = opcode::AcceptMulti::new(descriptor).flags(libc::SOCK_CLOEXEC).build();
+        // SAFETY: an accept without an address buffer names no memory.
+        unsafe { ring.push(Token::Accept(index), entry) };
+    }
+
+    /// A client has connected, or accepting has failed.
+    pub(crate) fn handle_accept(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        listener: u32,
+        completion: Completion,
+    ) {
+        if !completion.has_more && !self.is_stopping {
+            self.accept(context.ring, listener);
+        }
+        if completion.result < 0 {
+            if !self.is_stopping {
+                let error = std::io::Error::from_raw_os_error(-completion.result);
+                self.log.warn("accept", || format!("a client could not be accepted: {error}"));
+            }
+            return;
+        }
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+        let socket = unsafe { OwnedFd::from_raw_fd(completion.result) };
+        if self.is_stopping || self.connections.count() >= self.connections_max as usize {
+            let most = self.connections_max;
+            self.log.warn("connections", || format!("a client was refused: {most} are connected"));
+            return;
+        }
+        // Of no use to a Unix socket, which refuses both; TCP needs them but works without.
+        let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
+        let _ = rustix::net::sockopt::set_socket_keepalive(&socket, true);
+        let connection = Connection::new(socket, self.next_connection_id, context.now);
+        tracing::debug!(connection = connection.id, peer = connection.peer, "connected");
+        self.next_connection_id += 1;
+        self.handshakes += 1;
+        let index = self.connections.insert(connection);
+        self.touch(index);
+    }
+
+    fn touch(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        if !connection.is_touched {
+            connection.is_touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// A receive has ended.
+    pub(crate) fn handle_received(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        index: u32,
+        result: i32,
+    ) {
+        self.touch(index);
+        let connection = &mut self.connections[index];
+        if result <= 0 {
+            connection.handle_receive_failed();
+            let again = matches!(-result, libc::EINTR | libc::EAGAIN);
+            if connection.phase == Phase::Closing || !again {
+                if result == 0 && connection.phase == Phase::Open {
+                    let (id, peer) = (connection.id, &connection.peer);
+                    tracing::debug!(connection = id, peer, "closed without a word");
+                }
+                self.close(context, index);
+            }
+            return;
+        }
+        connection.last_progress = context.now;
+        let payload_is_complete = connection.handle_received(result as usize);
+        if connection.phase != Phase::Open {
+            self.close(context, index);
+            return;
+        }
+        if payload_is_complete {
+            self.finish_write(context.exports, index);
+        }
+        self.parse(context, index);
+    }
+
+    /// Turns what was received into demands, until more must be received or a bound is reached.
+    fn parse(&mut self, context: &mut FrontContext<'_>, index: u32) {
+        loop {
+            let connection = &mut self.connections[index];
+            if connection.phase != Phase::Open || connection.unparsed().is_empty() {
+                return;
+            }
+            if connection.incoming.is_some() {
+                if !connection.copy_payload(context.pool) {
+                    return;
+                }
+                self.finish_write(context.exports, index);
+                continue;
+            }
+            if connection.in_flight >= REQUESTS_PER_CONNECTION_MAX {
+                connection.stall = Stall::OwnLimit;
+                return;
+            }
+            let mut output = Vec::new();
+            let event = connection.next_event(context.exports.offered(), &mut output);
+            if !output.is_empty() {
+                connection.outbox.push_text(output);
+            }
+            match event {
+                Err(error) => {
+                    let peer = connection.peer.clone();
+                    self.log.warn_about(error, || format!("{peer} broke the protocol: {error}"));
+                    self.end(index);
+                    return;
+                }
+                Ok(None) => {}
+                Ok(Some(ServerEvent::Ready(session))) => {
+                    self.begin_session(context, index, session)
+                }
+                Ok(Some(ServerEvent::Aborted | ServerEvent::Disconnect)) => {
+                    self.end(index);
+                    return;
+                }
+                Ok(Some(ServerEvent::Refused(refusal))) => {
+                    let session = connection.session.expect("requests come after the handshake");
+                    let peer = &connection.peer;
+                    self.log.warn_about(refusal.reason, || {
+                        format!("{peer} sent a request that was refused: {refusal:?}")
+                    });
+                    let mut header = [0; REPLY_HEADER_BYTES_MAX];
+                    let length =
+                        session.encode_error_reply(refusal.cookie, refusal.error(), &mut header);
+                    connection.outbox.push(reply_without_body(header, length, false));
+                }
+                Ok(Some(ServerEvent::Request(request))) => {
+                    if !self.start_request(context, index, request) {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_session(&mut self, context: &FrontContext<'_>, index: u32, session: Session) {
+        let connection = &mut self.connections[index];
+        let export = context.exports.number_at(session.export_index);
+        connection.session = Some(session);
+        connection.export = Some(export);
+        self.handshakes -= 1;
+        let name = &context.exports[export].facts.name;
+        tracing::info!(connection = connection.id, peer = connection.peer, export = name, "in use");
+    }
+
+    /// Starts a request, or notes that it must wait. Returns whether parsing may go on.
+    fn start_request(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        index: u32,
+        request: Request,
+    ) -> bool {
+        let connection = &mut self.connections[index];
+        let export = connection.export.expect("requests come after the handshake");
+        let needs_buffer = matches!(request.command, Command::Read { .. } | Command::Write { .. });
+        let mut buffer = None;
+        let mut buffer_bytes = 0;
+        if needs_buffer {
+            let wanted = whole_blocks(request.offset_bytes, request.length_bytes);
+            let held = connection.buffer_bytes;
+            if held > 0 && held + wanted as u64 > self.client_bytes / CONNECTION_MEMORY_PARTS {
+                connection.stall = Stall::OwnLimit;
+                connection.stalled_request = Some(request);
+                return false;
+            }
+            let Some(allocated) = context.pool.allocate_for(Owner::Clients, wanted) else {
+                connection.stall = Stall::Memory;
+                connection.stalled_request = Some(request);
+                self.memory_waiters.push_back(index);
+                return false;
+            };
+            buffer = Some(allocated);
+            buffer_bytes = context.pool.capacity_bytes(allocated) as u32;
+        }
+        connection.in_flight += 1;
+        connection.requests += 1;
+        connection.buffer_bytes += u64::from(buffer_bytes);
+        let arrived = context.now;
+        let record = RequestRecord { connection: index, request, buffer, buffer_bytes, arrived };
+        let number = self.requests.insert(record);
+        match (request.command, buffer) {
+            (Command::Write { .. }, Some(buffer)) => {
+                let offset = (request.offset_bytes % BLOCK_BYTES as u64) as u32;
+                let left = request.length_bytes;
+                connection.incoming = Some(Incoming { number, buffer, offset, left });
+            }
+            _ => self.demands.push_back(demand(number, export, &request, buffer)),
+        }
+        true
+    }
+
+    /// The payload of a write is complete.
+    fn finish_write(&mut self, exports: &ExportTable, index: u32) {
+        let connection = &mut self.connections[index];
+        let incoming = connection.incoming.take().expect("a payload was arriving");
+        let export = connection.export.expect("requests come after the handshake");
+        assert!(export_exists(exports, export));
+        let request = self.requests[incoming.number].request;
+        self.demands.push_back(demand(incoming.number, export, &request, Some(incoming.buffer)));
+    }
+
+    /// The next thing that a client wants.
+    pub(crate) fn poll_demand(&mut self) -> Option<Demand> {
+        self.demands.pop_front()
+    }
+
+    /// A request is done.
+    pub(crate) fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
+        let record = self.requests.remove(reply.number);
+        let connection = &mut self.connections[record.connection];
+        let nanoseconds = context.now.nanoseconds_since(record.arrived);
+        if let (Some(class), Some(export)) =
+            (latency_class(record.request.command, reply.served), connection.export)
+        {
+            context.exports[export].latencies.record(class, nanoseconds);
+        }
+        if connection.phase == Phase::Closing {
+            let sent = Sent { requests: 1, buffer_bytes: record.buffer_bytes.into() };
+            if let Some(buffer) = record.buffer {
+                context.pool.release(buffer);
+            }
+            self.settle(record.connection, sent);
+            self.touch(record.connection);
+            return;
+        }
+        let session = connection.session.expect("requests come after the handshake");
+        let outgoing = form_reply(&session, &record, reply.result);
+        if let (Some(buffer), Body::None) = (record.buffer, &outgoing.body) {
+            connection.buffer_bytes -= u64::from(record.buffer_bytes);
+            context.pool.release(buffer);
+        }
+        connection.outbox.push(outgoing);
+        self.touch(record.connection);
+    }
+
+    /// The state of a range, in runs of blocks from its start on: what a block status asked for.
+    pub(crate) fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]) {
+        let record = self.requests.remove(number);
+        let connection = &mut self.connections[record.connection];
+        if connection.phase == Phase::Closing {
+            self.settle(record.connection, Sent { requests: 1, buffer_bytes: 0 });
+            self.touch(record.connection);
+            return;
+        }
+        let session = connection.session.expect("requests come after the handshake");
+        let request = record.request;
+        let cache = cache_extents(&request, runs);
+        // Whether the origin has holes is not known here; all of it counts as allocated.
+        let allocation = [StatusExtent { length_bytes: request.length_bytes, flags: 0 }];
+        let replies: Vec<ContextExtents<'_>> = session
+            .contexts
+            .iter()
+            .map(|context| match context {
+                MetaContext::Allocation => ContextExtents { context, extents: &allocation },
+                MetaContext::Cache => ContextExtents { context, extents: &cache },
+            })
+            .collect();
+        let mut text = Vec::new();
+        session.append_block_status(&request, &replies, &mut text);
+        let header = [0; REPLY_HEADER_BYTES_MAX];
+        let body = Body::Text(text);
+        connection.outbox.push(OutgoingReply { body, ..reply_without_body(header, 0, true) });
+        self.touch(record.connection);
+    }
+
+    /// Sends what is due, resumes what was stalled, and asks for more. To be called when all replies
+    /// of a round are in, so that they leave together.
+    pub(crate) fn flush(&mut self, context: &mut FrontContext<'_>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for index in touched.drain(..) {
+            self.connections[index].is_touched = false;
+            self.flush_connection(context, index);
+        }
+        // Keeps the memory, unless a connection was touched meanwhile.
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+        while let Some(index) = self.memory_waiters.pop_front() {
+            if self.connections[index].stall != Stall::Memory {
+                continue;
+            }
+            if !self.resume(context, index) && self.connections[index].stall == Stall::Memory {
+                // It keeps its turn.
+                let last = self.memory_waiters.pop_back();
+                assert!(last == Some(index));
+                self.memory_waiters.push_front(index);
+                break;
+            }
+            self.touch(index);
+        }
+    }
+
+    fn flush_connection(&mut self, context: &mut FrontContext<'_>, index: u32) {
+        self.send(context, index);
+        while self.connections[index].stall == Stall::OwnLimit && self.is_below_limits(index) {
+            self.resume(context, index);
+            self.send(context, index);
+        }
+        let connection = &mut self.connections[index];
+        match connection.phase {
+            Phase::Open => {
+                if connection.stall == Stall::None && !connection.is_receiving() {
+                    let entry = connection.receive_entry(context.pool);
+                    // SAFETY: the receive buffer, the message and its pieces are on the heap of the
+                    // connection, which stays in its slot until the completion; the pool buffer
+                    // belongs to the request that the connection is receiving.
+                    unsafe { context.ring.push(Token::Receive(index), entry) };
+                }
+            }
+            Phase::Ending => {
+                if connection.outbox.is_empty() && connection.in_flight == 0 {
+                    self.close(context, index);
+                }
+            }
+            Phase::Closing => self.remove_if_quiet(index),
+        }
+    }
+
+    /// Sends as much as the socket takes; the ring waits for the rest.
+    fn send(&mut self, context: &mut FrontContext<'_>, index: u32) {
+        loop {
+            let connection = &mut self.connections[index];
+            if connection.phase == Phase::Closing || connection.outbox.is_in_ring() {
+                return;
+            }
+            if !connection.outbox.prepare(context.pool) {
+                return;
+            }
+            match connection.outbox.send_now(connection.socket.as_fd()) {
+                SendStep::Complete => {
+                    connection.last_progress = context.now;
+                    let sent =
+                        connection.outbox.take_sent(|range| context.pool.release(range.buffer));
+                    self.settle(index, sent);
+                }
+                SendStep::Blocked => {
+                    let entry = connection.outbox.entry(connection.socket.as_fd());
+                    // SAFETY: the batch and its pieces stay in the outbox until the completion, and
+                    // the outbox keeps its references of the buffers until then.
+                    unsafe { context.ring.push(Token::Send(index), entry) };
+                    return;
+                }
+                SendStep::Broken(_) => return self.close(context, index),
+            }
+        }
+    }
+
+    /// The ring has sent a batch, or failed to.
+    pub(crate) fn handle_sent(&mut self, context: &mut FrontContext<'_>, index: u32, result: i32) {
+        self.touch(index);
+        let connection = &mut self.connections[index];
+        let step = connection.outbox.handle_sent(result);
+        if connection.phase == Phase::Closing {
+            self.close(context, index);
+            return;
+        }
+        if result > 0 {
+            connection.last_progress = context.now;
+        }
+        match step {
+            SendStep::Complete => {
+                let sent = connection.outbox.take_sent(|range| context.pool.release(range.buffer));
+                self.settle(index, sent);
+            }
+            // The next flush offers the rest again.
+            SendStep::Blocked => {}
+            SendStep::Broken(_) => self.close(context, index),
+        }
+    }
+
+    fn settle(&mut self, index: u32, sent: Sent) {
+        let connection = &mut self.connections[index];
+        connection.in_flight -= sent.requests;
+        connection.buffer_bytes -= sent.buffer_bytes;
+    }
+
+    /// Whether a connection that is stalled by its own limits may go on.
+    fn is_below_limits(&self, index: u32) -> bool {
+        let connection = &self.connections[index];
+        let wanted = connection
+            .stalled_request
+            .map_or(0, |request| whole_blocks(request.offset_bytes, request.length_bytes) as u64);
+        let held = connection.buffer_bytes;
+        connection.in_flight < REQUESTS_PER_CONNECTION_MAX
+            && (held == 0 || held + wanted <= self.client_bytes / CONNECTION_MEMORY_PARTS)
+    }
+
+    /// Goes on with a stalled connection. Returns whether the request that waited was started.
+    fn resume(&mut self, context: &mut FrontContext<'_>, index: u32) -> bool {
+        let connection = &mut self.connections[index];
+        connection.stall = Stall::None;
+        if let Some(request) = connection.stalled_request.take()
+            && !self.start_request(context, index, request)
+        {
+            return false;
+        }
+        self.parse(context, index);
+        true
+    }
+
+    /// The client is done: it gets what is due, and no more is taken from it.
+    fn end(&mut self, index: u32) {
+        let connection = &mut self.connections[index];
+        if connection.phase == Phase::Open {
+            connection.phase = Phase::Ending;
+        }
+        self.touch(index);
+    }
+
+    /// Shuts the socket down and drops what is due. The slot is freed when all is quiet.
+    fn close(&mut self, context: &mut FrontContext<'_>, index: u32) {
+        let connection = &mut self.connections[index];
+        if connection.phase != Phase::Closing {
+            connection.phase = Phase::Closing;
+            connection.stall = Stall::None;
+            connection.stalled_request = None;
+            // It may be shut down from the other side already.
+            let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Both);
+            if connection.session.is_none() {
+                self.handshakes -= 1;
+            }
+            let (id, requests) = (connection.id, connection.requests);
+            tracing::info!(connection = id, peer = connection.peer, requests, "disconnected");
+        }
+        let mut sent = Sent::default();
+        if !connection.outbox.is_in_ring() {
+            sent = connection.outbox.take_all(|range| context.pool.release(range.buffer));
+        }
+        if !connection.is_receiving()
+            && let Some(incoming) = connection.incoming.take()
+        {
+            let record = self.requests.remove(incoming.number);
+            context.pool.release(incoming.buffer);
+            sent.requests += 1;
+            sent.buffer_bytes += u64::from(record.buffer_bytes);
+        }
+        self.settle(index, sent);
+        self.touch(index);
+    }
+
+    fn remove_if_quiet(&mut self, index: u32) {
+        let connection = &self.connections[index];
+        // If it was touched again, the next flush comes here.
+        if connection.is_quiet() && connection.outbox.is_empty() && !connection.is_touched {
+            assert!(connection.buffer_bytes == 0);
+            self.memory_waiters.retain(|waiter| *waiter != index);
+            self.connections.remove(index);
+        }
+    }
+
+    /// Disconnects clients that overstay.
+    pub(crate) fn handle_time(&mut self, context: &mut FrontContext<'_>) {
+        for index in 0..self.connections.bound() {
+            let Some(connection) = self.connections.get(index) else { continue };
+            let is_due = self.deadline(connection).is_some_and(|deadline| deadline <= context.now);
+            if is_due && connection.phase != Phase::Closing {
+                let peer = connection.peer.clone();
+                self.log.warn("stalled", || format!("{peer} takes no bytes; it is disconnected"));
+                self.close(context, index);
+            }
+        }
+    }
+
+    /// When a connection has overstayed.
+    fn deadline(&self, connection: &Connection) -> Option<Time> {
+        if connection.session.is_none() {
+            return Some(Time(connection.connected_at.0 + HANDSHAKE_NS_MAX));
+        }
+        let is_waited_for =
+            connection.outbox.is_in_ring() || connection.incoming.is_some() || self.is_stopping;
+        let holds_memory = connection.buffer_bytes > 0 && !self.memory_waiters.is_empty();
+        (is_waited_for && (holds_memory || self.is_stopping))
+            .then(|| Time(connection.last_progress.0 + STALL_NS_MAX))
+    }
+
+    /// When to call [`NbdFrontEnd::handle_time`] next.
+    pub(crate) fn next_wakeup(&self) -> Option<Time> {
+        if self.handshakes == 0 && self.memory_waiters.is_empty() && !self.is_stopping {
+            return None;
+        }
+        self.connections
+            .iter()
+            .filter(|(_, connection)| connection.phase != Phase::Closing)
+            .filter_map(|(_, connection)| self.deadline(connection))
+            .min()
+    }
+
+    /// Whether something is to be done at once.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.demands.is_empty() || !self.touched.is_empty()
+    }
+
+    /// Accepts nobody any more and refuses new requests; replies that are due still go out.
+    pub(crate) fn begin_shutdown(&mut self) {
+        self.is_stopping = true;
+        for listener in self.listeners.drain(..) {
+            // Ends the accept that the ring holds.
+            let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
+        }
+        for index in 0..self.connections.bound() {
+            if let Some(connection) = self.connections.get_mut(index) {
+                connection.server.begin_shutdown();
+            }
+        }
+    }
+
+    /// Whether a request of a client is not answered yet.
+    pub(crate) fn has_requests(&self) -> bool {
+        self.connections
+            .iter()
+            .any(|(_, connection)| connection.in_flight > 0 && connection.phase != Phase::Closing)
+    }
+
+    /// Closes all connections.
+    pub(crate) fn close_all(&mut self, context: &mut FrontContext<'_>) {
+        for index in 0..self.connections.bound() {
+            if self.connections.get(index).is_some() {
+                self.close(context, index);
+            }
+        }
+    }
+
+    /// Whether no connection is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.connections.count() == 0
+    }
+
+    /// Clients of an export, by name.
+    pub(crate) fn peers_of(&self, export: ExportNumber) -> Vec<String> {
+        self.connections
+            .iter()
+            .filter(|(_, connection)| {
+                connection.export == Some(export) && connection.phase != Phase::Closing
+            })
+            .map(|(_, connection)| connection.peer.clone())
+            .collect()
+    }
+
+    /// All clients.
+    pub(crate) fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
+        let report = |connection: &Connection| ConnectionReport {
+            id: connection.id,
+            peer: connection.peer.clone(),
+            export: connection.export.map(|number| exports[number].facts.name.clone()),
+            requests_in_flight: connection.in_flight,
+            buffer_bytes: connection.buffer_bytes,
+            requests: connection.requests,
+            age_ms: now.nanoseconds_since(connection.connected_at) / 1_000_000,
+        };
+        self.connections
+            .iter()
+            .filter(|(_, connection)| connection.phase != Phase::Closing)
+            .map(|(_, connection)| report(connection))
+            .collect()
+    }
+}
+
+fn export_exists(exports: &ExportTable, number: ExportNumber) -> bool {
+    exports.iter().any(|(known, _)| known == number)
+}
+
+/// Bytes of the whole blocks around a range.
+fn whole_blocks(offset_bytes: u64, length_bytes: u32) -> usize {
+    let block = BLOCK_BYTES as u64;
+    let start = offset_bytes / block * block;
+    let end = (offset_bytes + u64::from(length_bytes)).next_multiple_of(block);
+    (end - start) as usize
+}
+
+fn demand(
+    number: u32,
+    export: ExportNumber,
+    request: &Request,
+    buffer: Option<BufferId>,
+) -> Demand {
+    let (offset_bytes, length_bytes) = (request.offset_bytes, u64::from(request.length_bytes));
+    let buffer = || buffer.expect("reads and writes have a buffer");
+    let kind = match request.command {
+        Command::Read { .. } => RequestKind::Read { buffer: buffer() },
+        Command::Write { durability } => {
+            RequestKind::Write { buffer: buffer(), durability: engine_durability(durability) }
+        }
+        Command::Flush => RequestKind::Flush,
+        Command::Trim { durability } => {
+            RequestKind::Discard { durability: engine_durability(durability) }
+        }
+        Command::Cache => RequestKind::Prefetch,
+        Command::WriteZeroes { durability, hole, speed: _ } => RequestKind::WriteZeroes {
+            durability: engine_durability(durability),
+            may_unmap: hole == HolePolicy::MayPunch,
+        },
+        Command::BlockStatus { .. } => {
+            return Demand::BlockStatus { number, export, offset_bytes, length_bytes };
+        }
+    };
+    Demand::Request(ClientRequest { number, export, offset_bytes, length_bytes, kind })
+}
+
+fn engine_durability(durability: forebay_nbd::Durability) -> Durability {
+    match durability {
+        forebay_nbd::Durability::Completed => Durability::Completed,
+        forebay_nbd::Durability::ForcedUnitAccess => Durability::ForcedUnitAccess,
+    }
+}
+
+fn latency_class(command: Command, served: Served) -> Option<LatencyClass> {
+    match command {
+        Command::Read { .. } => Some(match served {
+            Served::Cache => LatencyClass::ReadHit,
+            Served::Origin => LatencyClass::ReadMiss,
+        }),
+        Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. } => {
+            Some(LatencyClass::Write)
+        }
+        Command::Flush => Some(LatencyClass::Flush),
+        Command::Cache | Command::BlockStatus { .. } => None,
+    }
+}
+
+fn form_reply(
+    session: &Session,
+    record: &RequestRecord,
+    result: Result<(), RequestError>,
+) -> OutgoingReply {
+    let mut header = [0; REPLY_HEADER_BYTES_MAX];
+    let request = &record.request;
+    let cookie = request.cookie;
+    let length = match result {
+        Err(error) => session.encode_error_reply(cookie, reply_error(error), &mut header),
+        Ok(()) => match (request.command, record.buffer) {
+            (Command::Read { .. }, Some(buffer)) => {
+                let (offset_bytes, length) = (request.offset_bytes, request.length_bytes);
+                let header_bytes =
+                    session.encode_read_reply_header(cookie, offset_bytes, length, &mut header);
+                let offset = (offset_bytes % BLOCK_BYTES as u64) as u32;
+                let body = Body::Data(BufferRange { buffer, offset, length });
+                return OutgoingReply {
+                    body,
+                    buffer_bytes: record.buffer_bytes,
+                    ..reply_without_body(header, header_bytes, true)
+                };
+            }
+            _ => session.encode_done_reply(cookie, &mut header),
+        },
+    };
+    reply_without_body(header, length, true)
+}
+
+fn reply_without_body(
+    header: [u8; REPLY_HEADER_BYTES_MAX],
+    header_bytes: usize,
+    ends_request: bool,
+) -> OutgoingReply {
+    let header_bytes = header_bytes as u8;
+    OutgoingReply { header, header_bytes, body: Body::None, ends_request, buffer_bytes: 0 }
+}
+
+/// The one place where an error of a backend becomes one of the protocol.
+fn reply_error(error: RequestError) -> ReplyError {
+    match error {
+        RequestError::Io => ReplyError::Io,
+        RequestError::NoSpace => ReplyError::NoSpace,
+        RequestError::Shutdown => ReplyError::Shutdown,
+        RequestError::ReadOnly => ReplyError::NotPermitted,
+    }
+}
+
+/// Runs of blocks as extents of bytes from the start of the request on.
+fn cache_extents(request: &Request, runs: &[(u64, u64, BlockState)]) -> Vec<StatusExtent> {
+    let block = BLOCK_BYTES as u64;
+    let start = request.offset_bytes;
+    let extents = runs.iter().filter_map(|(first, count, state)| {
+        let run_start = (first * block).max(start);
+        let run_end = (first + count) * block;
+        let length = run_end.saturating_sub(run_start).min(u64::from(u32::MAX) / block * block);
+        let flags = match state {
+            BlockState::NotCached => CACHE_NONE,
+            BlockState::Clean => CACHE_CLEAN,
+            BlockState::Dirty => CACHE_DIRTY,
+        };
+        (length > 0).then_some(StatusExtent { length_bytes: length as u32, flags })
+    });
+    let extents: Vec<StatusExtent> = extents.collect();
+    if extents.is_empty() {
+        return vec![StatusExtent { length_bytes: request.length_bytes, flags: CACHE_NONE }];
+    }
+    extents
+}

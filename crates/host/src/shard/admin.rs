@@ -1,0 +1,318 @@
+//! The admin side of the loop: messages of handles, events of the engine.
+
+use std::ops::Range;
+
+use forebay_engine::event::{Command, CommandError, CommandId, Event};
+use forebay_engine::format::superblock::NewVolume;
+use forebay_engine::options::CacheMode;
+use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
+
+use super::ShardError;
+use super::exports::{ExportFacts, Target};
+use super::handle::{AdminCommand, AdminError, Answer, BlockRun, Message, ShardCommand};
+use super::run::{Lifecycle, Running};
+use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
+use super::status::{ExportReport, ShardStatus};
+use crate::device::OpenedDevice;
+use crate::set::OriginError;
+
+/// Most blocks of one block map: an index walk of some milliseconds.
+const MAP_BLOCKS_MAX: u64 = 1 << 20;
+
+type CommandAnswer = Answer<Option<VolumeSlot>, AdminError>;
+
+impl Running {
+    /// Somebody asks for something.
+    pub(super) fn handle_message(&mut self, message: Message) {
+        match message {
+            Message::Status(answer) => answer.send(Ok(self.status())),
+            Message::Serving(answer) => match self.set.as_mut() {
+                None => answer.send(Ok(())),
+                Some(set) => match set.phase {
+                    SetPhase::Recovering => set.serving_answers.push(answer),
+                    SetPhase::Failed(error) => answer.send(Err(error.into())),
+                    SetPhase::Serving | SetPhase::Stopped(_) => answer.send(Ok(())),
+                },
+            },
+            Message::Command { id, command, answer } => self.handle_command(id, command, answer),
+            Message::Cancel(id) => {
+                if let Some(set) = &mut self.set {
+                    set.engine.cancel_command(id);
+                }
+            }
+            Message::ResetCounters(answer) => {
+                self.exports.reset_counters();
+                self.pool.reset_counters();
+                if let Some(set) = &mut self.set {
+                    set.engine.reset_counters();
+                }
+                answer.send(Ok(()));
+            }
+            Message::BlockMap { volume, blocks, answer } => {
+                answer.send(self.block_map(&volume, &blocks));
+            }
+        }
+    }
+
+    fn status(&self) -> ShardStatus {
+        let exports = self.exports.iter().map(|(_, export)| {
+            let volume = match (export.target, &self.set) {
+                (Target::Volume(slot), Some(set)) => set.engine.volume_status(self.now, slot),
+                _ => None,
+            };
+            ExportReport {
+                name: export.facts.name.clone(),
+                device: export.facts.device.clone(),
+                size_bytes: export.facts.size_bytes,
+                logical_block_bytes: export.facts.logical_block_bytes,
+                is_read_only: export.facts.is_read_only,
+                unavailable: export.unavailable.clone(),
+                volume,
+                latency: export.latencies.report(),
+            }
+        });
+        ShardStatus {
+            uptime_ms: self.now.0 / 1_000_000,
+            set: self.set.as_ref().map(|set| set.report(self.now)),
+            exports: exports.collect(),
+            connections: self.front.report(&self.exports, self.now),
+            memory: self.pool.report(),
+        }
+    }
+
+    fn block_map(&self, volume: &str, blocks: &Range<u64>) -> Result<Vec<BlockRun>, AdminError> {
+        let Some(number) = self.exports.named(volume) else {
+            return Err(AdminError::NoSuchVolume { name: volume.to_owned() });
+        };
+        let export = &self.exports[number];
+        let end = export.facts.size_bytes.div_ceil(BLOCK_BYTES as u64).min(blocks.end);
+        let count = end.saturating_sub(blocks.start).min(MAP_BLOCKS_MAX);
+        if count == 0 {
+            return Ok(Vec::new());
+        }
+        Ok(self.block_states(export.target, blocks.start, count))
+    }
+
+    fn handle_command(&mut self, id: CommandId, command: ShardCommand, answer: CommandAnswer) {
+        let is_stop = matches!(command, ShardCommand::Plain(AdminCommand::Stop));
+        if is_stop {
+            self.begin_stop();
+        }
+        if self.set.is_none() {
+            // A shard of bare devices has nothing else to finish.
+            answer.send(if is_stop { Ok(None) } else { Err(AdminError::NoCacheSet) });
+            return;
+        }
+        match self.engine_command(id, command) {
+            Ok((command, kind)) => {
+                let set = self.set.as_mut().expect("looked at above");
+                set.commands.push(PendingCommand { id, kind, answer });
+                set.engine.handle_command(self.now, id, command);
+            }
+            Err(error) => answer.send(Err(error)),
+        }
+    }
+
+    /// Checks a command and puts it into the engine's terms.
+    fn engine_command(
+        &mut self,
+        id: CommandId,
+        command: ShardCommand,
+    ) -> Result<(Command, CommandKind), AdminError> {
+        let set = self.set.as_ref().expect("the caller has looked");
+        let slot = |name: &str| {
+            set.slot_named(name).ok_or_else(|| AdminError::NoSuchVolume { name: name.to_owned() })
+        };
+        let other = |command| Ok((command, CommandKind::Other));
+        let command = match command {
+            ShardCommand::Attach { name, device, mode, logical_block_bytes } => {
+                let _ = id;
+                return self.attach(name, *device, mode, logical_block_bytes);
+            }
+            ShardCommand::Plain(command) => command,
+        };
+        match command {
+            AdminCommand::Attach { .. } => panic!("the handle opens the origin first"),
+            AdminCommand::Detach { volume } => self.detach(volume),
+            AdminCommand::SetMode { volume, mode } => {
+                other(Command::SetMode { volume: slot(&volume)?, mode })
+            }
+            AdminCommand::Drain { volume } => other(Command::Drain { volume: slot(&volume)? }),
+            AdminCommand::Invalidate { volume } => {
+                other(Command::Invalidate { volume: slot(&volume)? })
+            }
+            AdminCommand::SetVolume { volume, settings } => {
+                other(Command::SetVolume { volume: slot(&volume)?, settings })
+            }
+            AdminCommand::SetCacheSet { settings } => other(Command::SetCacheSet { settings }),
+            AdminCommand::Stop => Ok((Command::Stop, CommandKind::Stop)),
+        }
+    }
+
+    fn attach(
+        &mut self,
+        name: String,
+        device: OpenedDevice,
+        mode: CacheMode,
+        logical_block_bytes: u32,
+    ) -> Result<(Command, CommandKind), AdminError> {
+        let set = self.set.as_ref().expect("the caller has looked");
+        // The engine names the slot only when it is done, so one at a time.
+        if set.is_attaching() {
+            return Err(AdminError::Engine(CommandError::Busy));
+        }
+        let found_bytes = device.facts().logical_block_bytes;
+        if found_bytes > logical_block_bytes {
+            let device = device.spec().to_string();
+            let promised_bytes = logical_block_bytes;
+            let error = OriginError::LogicalBlock { device, found_bytes, promised_bytes };
+            return Err(AdminError::UnsuitableOrigin(error));
+        }
+        let facts = device.origin_facts();
+        let volume = NewVolume {
+            name: name.clone(),
+            origin_path: device.spec().to_string(),
+            size_bytes: facts.size_bytes,
+            logical_block_bytes,
+            mode,
+        };
+        if let Err(reason) = set.engine.superblock().clone().add_volume(&volume) {
+            return Err(AdminError::BadVolume { name, reason });
+        }
+        let export = ExportFacts {
+            name,
+            device: volume.origin_path.clone(),
+            size_bytes: facts.size_bytes,
+            logical_block_bytes,
+            optimal_io_bytes: facts.optimal_io_bytes,
+            is_read_only: false,
+            is_rotational: false,
+        };
+        let Ok(device) = self.devices.add(&mut self.ring, device) else {
+            return Err(AdminError::Engine(CommandError::TableFull));
+        };
+        Ok((Command::Attach { volume, facts }, CommandKind::Attach { device, facts: export }))
+    }
+
+    fn detach(&mut self, volume: String) -> Result<(Command, CommandKind), AdminError> {
+        let set = self.set.as_ref().expect("the caller has looked");
+        let Some(slot) = set.slot_named(&volume) else {
+            return Err(AdminError::NoSuchVolume { name: volume });
+        };
+        if let Some(export) = self.exports.of_volume(slot) {
+            let peers = self.front.peers_of(export);
+            if !peers.is_empty() {
+                return Err(AdminError::ClientsConnected { volume, peers });
+            }
+            self.exports.set_unavailable(export, Some("it is being detached".to_owned()));
+        }
+        Ok((Command::Detach { volume: slot }, CommandKind::Detach { slot }))
+    }
+
+    /// The engine tells something.
+    pub(super) fn handle_event(&mut self, event: Event) -> Result<(), ShardError> {
+        let now = self.now;
+        let set = self.set.as_mut().expect("events come from the engine");
+        match event {
+            Event::Serving => {
+                set.phase = SetPhase::Serving;
+                set.unmark_without_cache();
+                for answer in set.serving_answers.drain(..) {
+                    answer.send(Ok(()));
+                }
+                tracing::info!("the cache set is served");
+            }
+            Event::RecoveryFailed(error) => {
+                set.phase = SetPhase::Failed(error);
+                for answer in set.serving_answers.drain(..) {
+                    answer.send(Err(error.into()));
+                }
+                return Err(error.into());
+            }
+            Event::CommandComplete { command, result } => self.complete(command, result),
+            Event::DirtyBegins { volume } => set.mark(Mark::Dirty(volume), now),
+            Event::DirtyEnded { volume } => set.unmark_dirty(volume),
+            Event::CacheFailed => self.handle_cache_failed(),
+            Event::TableChanged => {
+                set.handle_table_changed();
+                self.refresh_sizes();
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_cache_failed(&mut self) {
+        let set = self.set.as_mut().expect("events come from the engine");
+        tracing::error!("the cache device has failed; volumes without dirty data go on without it");
+        let slots: Vec<_> = set.engine.superblock().slots().map(|(slot, _)| slot).collect();
+        for slot in slots {
+            match set.engine.volume_status(self.now, slot) {
+                Some(status) if status.dirty_blocks > 0 => {
+                    tracing::error!(
+                        slot = slot.0,
+                        dirty_blocks = status.dirty_blocks,
+                        "a volume has dirty data on the failed cache device and is not served"
+                    );
+                }
+                Some(_) => set.mark(Mark::WithoutCache(slot), self.now),
+                None => {}
+            }
+        }
+    }
+
+    fn refresh_sizes(&mut self) {
+        let set = self.set.as_ref().expect("events come from the engine");
+        for (slot, volume) in set.engine.superblock().slots() {
+            if let Some(export) = self.exports.of_volume(slot) {
+                self.exports.resize(export, volume.size_bytes);
+            }
+        }
+    }
+
+    fn complete(&mut self, id: CommandId, result: Result<Option<VolumeSlot>, CommandError>) {
+        let set = self.set.as_mut().expect("events come from the engine");
+        let Some(place) = set.commands.iter().position(|command| command.id == id) else {
+            return;
+        };
+        let PendingCommand { kind, answer, .. } = set.commands.swap_remove(place);
+        match kind {
+            CommandKind::Other => {}
+            CommandKind::Stop => {
+                set.handle_stopped(result.map(|_| ()), answer);
+                return;
+            }
+            CommandKind::Attach { device, facts } => match result {
+                Ok(Some(slot)) => {
+                    set.set_origin(slot, Some(device));
+                    let added = self.exports.add(facts, Target::Volume(slot), None);
+                    if let Err(error) = added {
+                        tracing::error!(%error, "an attached volume cannot be offered to clients");
+                    }
+                }
+                Ok(None) | Err(_) => self.devices.remove(&mut self.ring, device),
+            },
+            CommandKind::Detach { slot } => {
+                let export = self.exports.of_volume(slot);
+                if result.is_err() {
+                    if let Some(export) = export {
+                        self.exports.set_unavailable(export, None);
+                    }
+                } else {
+                    if let Some(export) = export {
+                        self.exports.remove(export);
+                    }
+                    if let Some(device) = set.origin(slot) {
+                        set.set_origin(slot, None);
+                        self.devices.remove(&mut self.ring, device);
+                    }
+                }
+            }
+        }
+        answer.send(result.map_err(AdminError::Engine));
+    }
+
+    /// Whether the end has begun.
+    pub(super) fn is_stopping(&self) -> bool {
+        !matches!(self.lifecycle, Lifecycle::Serving)
+    }
+}

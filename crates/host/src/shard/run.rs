@@ -1,0 +1,419 @@
+//! The loop: completions in, work, replies out, sleep.
+//!
+//! One round takes all completions that have arrived, hands them to whom they concern, lets the
+//! engine (or the bare exports) act on all of them together, sends what is due, and goes to sleep in
+//! the same system call that submits. So records share device writes, flushes share flushes, and
+//! replies share calls, the more the busier it is.
+//!
+//! Invariants: the ring goes before the memory that it may name; the loop ends only when the kernel
+//! holds nothing of it. Nothing in a round waits, except saving the host state file (see there).
+
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use forebay_engine::request::{Request, RequestId};
+use forebay_engine::status::BlockState;
+use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
+
+use super::bare::BareRequests;
+use super::exports::{ExportFacts, ExportTable, Target};
+use super::handle::Message;
+use super::served_set::ServedSet;
+use super::{BareExport, Shard, ShardError};
+use crate::buffer_pool::BufferPool;
+use crate::clock::Clock;
+use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
+use crate::frontend::nbd::NbdFrontEnd;
+use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, request_error};
+use crate::ring::{Completion, Ring, Token, WakeUp};
+
+/// Rounds of engine and inline devices before the sockets are looked at again: a device in memory
+/// completes at once, so background work could go on for ever.
+const ROUNDS_MAX: u32 = 8;
+/// Largest range of one block status: bounds the time that the engine's index is walked.
+const STATUS_BYTES_MAX: u64 = 1 << 30;
+/// How long clients may take to read their last replies when the shard stops.
+const STOP_NS_MAX: u64 = 5_000_000_000;
+
+/// How far the end is.
+pub(super) enum Lifecycle {
+    Serving,
+    /// The engine finishes; clients get what is due.
+    Stopping {
+        deadline: Time,
+    },
+    /// Connections are being closed.
+    Closing,
+}
+
+/// A shard at work. Fields are dropped in order: the ring first.
+pub(super) struct Running {
+    pub(super) ring: Ring,
+    pub(super) front: NbdFrontEnd,
+    pub(super) devices: DeviceTable,
+    pub(super) pool: BufferPool,
+    pub(super) exports: ExportTable,
+    pub(super) set: Option<ServedSet>,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) clock: Clock,
+    pub(super) now: Time,
+    bare: BareRequests,
+    messages: Receiver<Message>,
+    wake_up: Arc<WakeUp>,
+    completions: Vec<Completion>,
+    finished: Vec<Finished>,
+    replies: Vec<ClientReply>,
+}
+
+impl Shard {
+    /// Serves until it is stopped, on the calling thread.
+    ///
+    /// # Errors
+    /// If the ring fails, an export cannot be offered, or the cache device is damaged.
+    pub fn run(self) -> Result<(), ShardError> {
+        let mut running = Running::start(self)?;
+        let result = running.serve();
+        if result.is_err() {
+            // The kernel may still hold addresses of what is in there, and nobody can wait for it.
+            std::mem::forget(running);
+        }
+        result
+    }
+}
+
+impl Running {
+    fn start(shard: Shard) -> Result<Running, ShardError> {
+        let Shard { options, set, bare, listeners, wake_up, messages, handle: _ } = shard;
+        let mut memory = options.memory;
+        if set.is_none() {
+            memory.engine_bytes = 0;
+        }
+        let pool = BufferPool::new(memory)?;
+        let mut ring = Ring::new()?;
+        let (start, bytes) = pool.memory();
+        // SAFETY: the region is the pool's own mapping, and the pool is dropped after the ring.
+        unsafe { ring.register_buffers(start, bytes) };
+        let mut devices = DeviceTable::new();
+        let mut exports = ExportTable::new();
+        let clock = Clock::start();
+        let now = clock.now();
+        let set = match set {
+            Some(set) => Some(ServedSet::start(set, &mut ring, &mut devices, &mut exports, now)?),
+            None => None,
+        };
+        for export in bare {
+            add_bare(export, &mut ring, &mut devices, &mut exports)?;
+        }
+        let front = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        Ok(Running {
+            ring,
+            front,
+            devices,
+            pool,
+            exports,
+            set,
+            lifecycle: Lifecycle::Serving,
+            clock,
+            now,
+            bare: BareRequests::new(),
+            messages,
+            wake_up,
+            completions: Vec::new(),
+            finished: Vec::new(),
+            replies: Vec::new(),
+        })
+    }
+
+    fn serve(&mut self) -> Result<(), ShardError> {
+        self.ring.arm_wake_up(&self.wake_up);
+        self.front.start(&mut self.ring);
+        loop {
+            self.work()?;
+            if self.is_over() {
+                return Ok(());
+            }
+            let timeout = self.timeout();
+            self.ring.wait(timeout)?;
+            self.now = self.clock.now();
+            self.dispatch();
+        }
+    }
+
+    /// How long to sleep; `None`: until something happens.
+    fn timeout(&self) -> Option<Duration> {
+        if self.front.has_work() || self.devices.has_finished() {
+            return Some(Duration::ZERO);
+        }
+        let deadline = match self.lifecycle {
+            Lifecycle::Stopping { deadline } => Some(deadline),
+            Lifecycle::Serving | Lifecycle::Closing => None,
+        };
+        let wakeups = [
+            self.set.as_ref().and_then(ServedSet::next_wakeup),
+            self.devices.next_wakeup(),
+            self.front.next_wakeup(),
+            deadline,
+        ];
+        let next = wakeups.into_iter().flatten().min()?;
+        Some(Duration::from_nanos(next.nanoseconds_since(self.now)))
+    }
+
+    /// Hands out what the kernel has completed.
+    fn dispatch(&mut self) {
+        let mut completions = std::mem::take(&mut self.completions);
+        self.ring.take_completions(&mut completions);
+        for completion in completions.drain(..) {
+            let result = completion.result;
+            match completion.token {
+                Token::Device(index) => {
+                    let around =
+                        &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
+                    self.devices.handle_completion(around, index, result);
+                }
+                Token::Accept(index) => {
+                    let (front, mut context) = self.front();
+                    front.handle_accept(&mut context, index, completion);
+                }
+                Token::Receive(index) => {
+                    let (front, mut context) = self.front();
+                    front.handle_received(&mut context, index, result);
+                }
+                Token::Send(index) => {
+                    let (front, mut context) = self.front();
+                    front.handle_sent(&mut context, index, result);
+                }
+                Token::WakeUp => {
+                    self.wake_up.clear();
+                    self.ring.arm_wake_up(&self.wake_up);
+                    while let Ok(message) = self.messages.try_recv() {
+                        self.handle_message(message);
+                    }
+                }
+            }
+        }
+        self.completions = completions;
+        self.devices.handle_time(self.now);
+        if self.front.next_wakeup().is_some_and(|wakeup| wakeup <= self.now) {
+            let (front, mut context) = self.front();
+            front.handle_time(&mut context);
+        }
+    }
+
+    pub(super) fn front(&mut self) -> (&mut NbdFrontEnd, FrontContext<'_>) {
+        let context = FrontContext {
+            ring: &mut self.ring,
+            pool: &mut self.pool,
+            exports: &mut self.exports,
+            now: self.now,
+        };
+        (&mut self.front, context)
+    }
+
+    /// Everything that can be done without waiting, up to a bound.
+    fn work(&mut self) -> Result<(), ShardError> {
+        for _ in 0..ROUNDS_MAX {
+            while let Some(demand) = self.front.poll_demand() {
+                self.start_demand(demand);
+            }
+            self.take_finished();
+            self.drive_set()?;
+            if !self.replies.is_empty() {
+                // What was answered at once, from memory, took its time since the round began.
+                self.now = self.clock.now();
+                self.deliver_replies();
+            }
+            let (front, mut context) = self.front();
+            front.flush(&mut context);
+            if !self.devices.has_finished() && !self.front.has_work() {
+                break;
+            }
+        }
+        self.advance_stop();
+        Ok(())
+    }
+
+    fn start_demand(&mut self, demand: Demand) {
+        match demand {
+            Demand::Request(request) => match self.exports[request.export].target {
+                Target::Bare(device) => {
+                    let around =
+                        &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
+                    let reply = self.bare.start(&mut self.devices, around, device, &request);
+                    self.replies.extend(reply);
+                }
+                Target::Volume(slot) => {
+                    let set = self.set.as_mut().expect("volumes belong to a set");
+                    let request = engine_request(&request, slot);
+                    set.engine.handle_request(self.now, request, &mut self.pool);
+                }
+            },
+            Demand::BlockStatus { number, export, offset_bytes, length_bytes } => {
+                let block = BLOCK_BYTES as u64;
+                let start = offset_bytes / block;
+                let length = length_bytes.min(STATUS_BYTES_MAX);
+                let block_count = (offset_bytes + length).div_ceil(block) - start;
+                let runs = self.block_states(self.exports[export].target, start, block_count);
+                self.front.handle_block_status(number, &runs);
+            }
+        }
+    }
+
+    /// Runs of blocks and their states.
+    pub(super) fn block_states(
+        &self,
+        target: Target,
+        start: u64,
+        block_count: u64,
+    ) -> Vec<(u64, u64, BlockState)> {
+        match (target, &self.set) {
+            (Target::Volume(volume), Some(set)) => {
+                let start = OriginBlock(start);
+                let runs = set.engine.map(OriginExtent { volume, start, block_count });
+                runs.into_iter().map(|(first, count, state)| (first.0, count, state)).collect()
+            }
+            _ => vec![(start, block_count, BlockState::NotCached)],
+        }
+    }
+
+    /// Tells those who wait for device operations that these have ended.
+    fn take_finished(&mut self) {
+        let mut finished = std::mem::take(&mut self.finished);
+        self.devices.swap_finished(&mut finished);
+        for Finished { owner, result } in finished.drain(..) {
+            match owner {
+                IoOwner::Engine(id) => {
+                    let set = self.set.as_mut().expect("the engine belongs to a set");
+                    set.engine.handle_io_complete(self.now, id, result, &mut self.pool);
+                }
+                IoOwner::Bare(index) => {
+                    let around =
+                        &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
+                    let devices = &mut self.devices;
+                    let reply = self.bare.handle_finished(devices, around, index, result);
+                    self.replies.extend(reply);
+                }
+            }
+        }
+        self.finished = finished;
+    }
+
+    /// Lets the engine act and takes out what it wants.
+    fn drive_set(&mut self) -> Result<(), ShardError> {
+        let Some(set) = &mut self.set else { return Ok(()) };
+        set.handle_time(self.now, &mut self.pool);
+        while let Some(io) = set.engine.poll_io(&mut self.pool) {
+            let around =
+                &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
+            match set.device(io.device) {
+                Some(device) => {
+                    self.devices.start(around, device, io.kind, IoOwner::Engine(io.id));
+                }
+                None => self.devices.refuse(IoOwner::Engine(io.id)),
+            }
+        }
+        while let Some(reply) = set.engine.poll_reply() {
+            self.replies.push(client_reply(&reply));
+        }
+        while let Some(event) = self.set.as_mut().and_then(|set| set.engine.poll_event()) {
+            self.handle_event(event)?;
+        }
+        Ok(())
+    }
+
+    fn deliver_replies(&mut self) {
+        let mut replies = std::mem::take(&mut self.replies);
+        for reply in replies.drain(..) {
+            let (front, mut context) = self.front();
+            front.handle_reply(&mut context, reply);
+        }
+        self.replies = replies;
+    }
+
+    /// Stops: no new clients, no new requests; what is under way ends.
+    pub(super) fn begin_stop(&mut self) {
+        if matches!(self.lifecycle, Lifecycle::Serving) {
+            self.lifecycle =
+                Lifecycle::Stopping { deadline: Time(self.now.0.saturating_add(STOP_NS_MAX)) };
+            self.front.begin_shutdown();
+        }
+    }
+
+    fn advance_stop(&mut self) {
+        let Lifecycle::Stopping { deadline } = self.lifecycle else { return };
+        let engine_is_done = self.set.as_ref().is_none_or(ServedSet::is_stopped);
+        if engine_is_done && (!self.front.has_requests() || deadline <= self.now) {
+            self.lifecycle = Lifecycle::Closing;
+            let (front, mut context) = self.front();
+            front.close_all(&mut context);
+            front.flush(&mut context);
+        }
+    }
+
+    /// Whether the end has come: nothing is left that the kernel could touch.
+    fn is_over(&mut self) -> bool {
+        let is_over = matches!(self.lifecycle, Lifecycle::Closing)
+            && self.front.is_empty()
+            && self.devices.is_idle();
+        if is_over && let Some(set) = &mut self.set {
+            set.answer_stop();
+        }
+        is_over
+    }
+}
+
+fn add_bare(
+    export: BareExport,
+    ring: &mut Ring,
+    devices: &mut DeviceTable,
+    exports: &mut ExportTable,
+) -> Result<(), ShardError> {
+    let BareExport { name, device, access } = export;
+    let is_read_only = access == Access::ReadOnly;
+    let facts = ExportFacts { name, is_read_only, ..bare_facts(&device) };
+    let Ok(id) = devices.add(ring, device) else {
+        let reason = "too many devices are open".to_owned();
+        return Err(ShardError::Export { name: facts.name, reason });
+    };
+    exports.add(facts, Target::Bare(id), None)?;
+    Ok(())
+}
+
+fn bare_facts(device: &OpenedDevice) -> ExportFacts {
+    let facts = device.facts();
+    // NBD knows 512 and 4096; whatever lies between is served as 4096.
+    let logical_block_bytes = if facts.logical_block_bytes <= 512 { 512 } else { 4096 };
+    ExportFacts {
+        name: String::new(),
+        device: device.spec().to_string(),
+        size_bytes: facts.size_bytes,
+        logical_block_bytes,
+        optimal_io_bytes: facts.optimal_io_bytes,
+        is_read_only: false,
+        is_rotational: device.origin_facts().is_rotational,
+    }
+}
+
+fn engine_request(request: &ClientRequest, volume: forebay_engine::units::VolumeSlot) -> Request {
+    Request {
+        id: RequestId(request.number.into()),
+        volume,
+        offset_bytes: request.offset_bytes,
+        length_bytes: request.length_bytes,
+        kind: request.kind,
+    }
+}
+
+fn client_reply(reply: &forebay_engine::request::Reply) -> ClientReply {
+    ClientReply {
+        number: u32::try_from(reply.id.0).expect("request ids are numbers of requests"),
+        result: reply.result,
+        served: served(reply),
+    }
+}
+
+/// Where a read was served from.
+fn served(reply: &forebay_engine::request::Reply) -> crate::frontend::Served {
+    let _ = reply;
+    crate::frontend::Served::Cache
+}

@@ -1,0 +1,327 @@
+//! A cache set in service: the engine, its devices, and the host state file that goes with it.
+//!
+//! The state file is saved in the loop, synchronously: the engine holds back what depends on it, and
+//! other clients wait for the few milliseconds of two flushes. That happens when a volume begins to be
+//! dirty, when the cache device fails and when the volume table changes, never per request. If saving
+//! fails, it is tried again each [`SAVE_RETRY_MS`]; until then the engine's writes wait, because
+//! their promise could not be kept.
+
+use forebay_engine::Engine;
+use forebay_engine::error::RecoveryError;
+use forebay_engine::event::CommandId;
+use forebay_engine::format::superblock::Volume;
+use forebay_engine::io::Device;
+use forebay_engine::units::{Time, VolumeSlot};
+
+use super::ShardError;
+use super::exports::{ExportFacts, ExportTable, Target};
+use super::handle::{AdminError, Answer, NotServing};
+use super::status::SetReport;
+use crate::buffer_pool::BufferPool;
+use crate::device::{DeviceId, DeviceTable, OpenedDevice};
+use crate::ring::Ring;
+use crate::set::OpenedSet;
+use crate::state_file::{HostState, StateFile, VolumeMark};
+
+/// When to try again to save the state file.
+const SAVE_RETRY_MS: u64 = 1000;
+
+/// How far a set is.
+pub(super) enum SetPhase {
+    /// Recovery is under way.
+    Recovering,
+    /// Requests are served.
+    Serving,
+    /// Recovery has failed.
+    Failed(RecoveryError),
+    /// The engine has finished.
+    Stopped(Result<(), forebay_engine::event::CommandError>),
+}
+
+/// A command whose answer is due.
+pub(super) struct PendingCommand {
+    pub(super) id: CommandId,
+    pub(super) kind: CommandKind,
+    pub(super) answer: Answer<Option<VolumeSlot>, AdminError>,
+}
+
+/// What the host must do when a command has ended.
+pub(super) enum CommandKind {
+    /// Put the origin to work.
+    Attach { device: DeviceId, facts: ExportFacts },
+    /// Close the origin.
+    Detach { slot: VolumeSlot },
+    /// End the shard.
+    Stop,
+    /// Nothing.
+    Other,
+}
+
+/// What the engine waits for the state file to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mark {
+    /// That the volume may have dirty data.
+    Dirty(VolumeSlot),
+    /// That the volume is written without its cache.
+    WithoutCache(VolumeSlot),
+}
+
+/// A cache set in service.
+pub(super) struct ServedSet {
+    pub(super) engine: Engine,
+    pub(super) phase: SetPhase,
+    pub(super) commands: Vec<PendingCommand>,
+    pub(super) serving_answers: Vec<Answer<(), NotServing>>,
+    stop_answer: Option<Answer<Option<VolumeSlot>, AdminError>>,
+    cache: DeviceId,
+    cache_spec: String,
+    /// Origins by slot.
+    origins: Vec<Option<DeviceId>>,
+    state: HostState,
+    state_file: StateFile,
+    /// Marks that are in `state` and not yet durable, for which the engine waits.
+    unsaved: Vec<Mark>,
+    is_state_changed: bool,
+    save_at: Option<Time>,
+}
+
+impl ServedSet {
+    /// Puts the devices to work and begins recovery.
+    pub(super) fn start(
+        opened: OpenedSet,
+        ring: &mut Ring,
+        devices: &mut DeviceTable,
+        exports: &mut ExportTable,
+        now: Time,
+    ) -> Result<ServedSet, ShardError> {
+        let OpenedSet { cache, superblock, origins, openings, unavailable, state, state_file } =
+            opened;
+        let too_many = |name: &str| ShardError::Export {
+            name: name.to_owned(),
+            reason: "too many devices are open".to_owned(),
+        };
+        let cache_spec = cache.spec().to_string();
+        let engine = Engine::recover(now, superblock.clone(), cache.cache_facts(), &openings);
+        let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec))?;
+        let mut set = ServedSet {
+            engine,
+            phase: SetPhase::Recovering,
+            commands: Vec::new(),
+            serving_answers: Vec::new(),
+            stop_answer: None,
+            cache,
+            cache_spec,
+            origins: vec![None; superblock.volumes.len()],
+            state,
+            state_file,
+            unsaved: Vec::new(),
+            is_state_changed: true,
+            save_at: None,
+        };
+        for (slot, origin) in origins {
+            let volume = superblock.volume(slot).expect("origins belong to volumes");
+            let facts = volume_facts(volume, Some(&origin));
+            let id = devices.add(ring, origin).map_err(|_| too_many(&volume.name))?;
+            set.origins[usize::from(slot.0)] = Some(id);
+            exports.add(facts, Target::Volume(slot), None)?;
+        }
+        for missing in unavailable {
+            let volume = superblock.volume(missing.slot).expect("it is in the table");
+            let reason = Some(missing.error.to_string());
+            exports.add(volume_facts(volume, None), Target::Volume(missing.slot), reason)?;
+        }
+        Ok(set)
+    }
+
+    /// The device that the engine means. `None` if that origin is not open.
+    pub(super) fn device(&self, device: Device) -> Option<DeviceId> {
+        match device {
+            Device::Cache => Some(self.cache),
+            Device::Origin(slot) => {
+                let attached = self.origins.get(usize::from(slot.0)).copied().flatten();
+                // The engine may use an origin before it says under which slot it was attached.
+                attached.or_else(|| {
+                    self.commands.iter().find_map(|command| match command.kind {
+                        CommandKind::Attach { device, .. } => Some(device),
+                        _ => None,
+                    })
+                })
+            }
+        }
+    }
+
+    pub(super) fn set_origin(&mut self, slot: VolumeSlot, device: Option<DeviceId>) {
+        self.origins[usize::from(slot.0)] = device;
+    }
+
+    pub(super) fn origin(&self, slot: VolumeSlot) -> Option<DeviceId> {
+        self.origins.get(usize::from(slot.0)).copied().flatten()
+    }
+
+    /// The slot of a volume.
+    pub(super) fn slot_named(&self, name: &str) -> Option<VolumeSlot> {
+        self.engine.superblock().slots().find(|(_, volume)| volume.name == name).map(|(s, _)| s)
+    }
+
+    /// Whether an attach is under way.
+    pub(super) fn is_attaching(&self) -> bool {
+        self.commands.iter().any(|command| matches!(command.kind, CommandKind::Attach { .. }))
+    }
+
+    /// Lets the engine see the time, and saves the state file if that is due.
+    pub(super) fn handle_time(&mut self, now: Time, pool: &mut BufferPool) {
+        if self.engine.poll_wakeup().is_some_and(|wakeup| wakeup <= now) {
+            self.engine.handle_time(now, pool);
+        }
+        let is_due = self.save_at.is_some_and(|at| at <= now);
+        if is_due || (self.is_state_changed && self.save_at.is_none()) {
+            self.save_state(now);
+        }
+    }
+
+    /// When to call [`ServedSet::handle_time`] next.
+    pub(super) fn next_wakeup(&self) -> Option<Time> {
+        [self.engine.poll_wakeup(), self.save_at].into_iter().flatten().min()
+    }
+
+    /// Notes a mark, saves it and tells the engine.
+    pub(super) fn mark(&mut self, mark: Mark, now: Time) {
+        let (Mark::Dirty(slot) | Mark::WithoutCache(slot)) = mark;
+        self.refresh_state();
+        let id = self.engine.superblock().volume(slot).map(|volume| volume.id);
+        if let Some(volume) = id.and_then(|id| self.state.volume_mut(id)) {
+            match mark {
+                Mark::Dirty(_) => volume.dirty_possible = true,
+                Mark::WithoutCache(_) => {
+                    volume.served_without_cache = true;
+                    volume.dirty_possible = false;
+                }
+            }
+        }
+        self.unsaved.push(mark);
+        self.save_state(now);
+    }
+
+    /// No dirty data exists any more. The next save says so; until then the file errs on the safe
+    /// side.
+    pub(super) fn unmark_dirty(&mut self, slot: VolumeSlot) {
+        let id = self.engine.superblock().volume(slot).map(|volume| volume.id);
+        if let Some(volume) = id.and_then(|id| self.state.volume_mut(id)) {
+            volume.dirty_possible = false;
+            self.is_state_changed = true;
+        }
+    }
+
+    /// Recovery is done: what was written without the cache is void on the cache device by now.
+    pub(super) fn unmark_without_cache(&mut self) {
+        let open: Vec<_> = self
+            .engine
+            .superblock()
+            .slots()
+            .filter(|(slot, _)| self.origin(*slot).is_some())
+            .map(|(_, volume)| volume.id)
+            .collect();
+        for id in open {
+            if let Some(volume) = self.state.volume_mut(id) {
+                volume.served_without_cache = false;
+            }
+        }
+        self.is_state_changed = true;
+    }
+
+    /// The volume table has changed.
+    pub(super) fn handle_table_changed(&mut self) {
+        self.is_state_changed = true;
+    }
+
+    /// Brings names, modes and volumes of the state up to date; keeps the marks.
+    fn refresh_state(&mut self) {
+        let superblock = self.engine.superblock();
+        self.state.cache_device.clone_from(&self.cache_spec);
+        self.state.label.clone_from(&superblock.label);
+        let marks = superblock.slots().map(|(_, volume)| {
+            let old = self.state.volume(volume.id);
+            VolumeMark {
+                id: volume.id.0,
+                name: volume.name.clone(),
+                origin: volume.origin_path.clone(),
+                logical_block_bytes: volume.logical_block_bytes,
+                mode: volume.mode,
+                dirty_possible: old.is_some_and(|old| old.dirty_possible),
+                served_without_cache: old.is_some_and(|old| old.served_without_cache),
+            }
+        });
+        self.state.volumes = marks.collect();
+    }
+
+    fn save_state(&mut self, now: Time) {
+        self.refresh_state();
+        match self.state_file.save(&self.state) {
+            Ok(()) => {
+                self.save_at = None;
+                self.is_state_changed = false;
+                for mark in std::mem::take(&mut self.unsaved) {
+                    let (Mark::Dirty(slot) | Mark::WithoutCache(slot)) = mark;
+                    self.engine.handle_host_state_saved(now, slot);
+                }
+            }
+            Err(error) => {
+                tracing::error!(%error, "writes wait until the host state file can be saved");
+                self.save_at = Some(now.after_ms(SAVE_RETRY_MS));
+            }
+        }
+    }
+
+    /// The engine has finished for good.
+    pub(super) fn handle_stopped(
+        &mut self,
+        result: Result<(), forebay_engine::event::CommandError>,
+        answer: Answer<Option<VolumeSlot>, AdminError>,
+    ) {
+        self.phase = SetPhase::Stopped(result);
+        self.stop_answer = Some(answer);
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(self.phase, SetPhase::Stopped(_) | SetPhase::Failed(_))
+    }
+
+    /// Everything has ended: tells whoever asked for it.
+    pub(super) fn answer_stop(&mut self) {
+        if self.is_state_changed {
+            self.save_state(Time::default());
+        }
+        if let (SetPhase::Stopped(result), Some(answer)) = (&self.phase, self.stop_answer.take()) {
+            answer.send(result.map(|()| None).map_err(AdminError::Engine));
+        }
+    }
+
+    /// For the status.
+    pub(super) fn report(&self, now: Time) -> SetReport {
+        let superblock = self.engine.superblock();
+        SetReport {
+            set_id: superblock.set_id,
+            label: superblock.label.clone(),
+            cache_device: self.cache_spec.clone(),
+            recovery_error: match self.phase {
+                SetPhase::Failed(error) => Some(error),
+                SetPhase::Recovering | SetPhase::Serving | SetPhase::Stopped(_) => None,
+            },
+            status: self.engine.status(now),
+        }
+    }
+}
+
+/// What the export of a volume is made of.
+pub(super) fn volume_facts(volume: &Volume, origin: Option<&OpenedDevice>) -> ExportFacts {
+    ExportFacts {
+        name: volume.name.clone(),
+        device: volume.origin_path.clone(),
+        size_bytes: volume.size_bytes,
+        logical_block_bytes: volume.logical_block_bytes,
+        optimal_io_bytes: origin.map_or(0, |origin| origin.facts().optimal_io_bytes),
+        is_read_only: false,
+        // The cache hides the distances of the disk behind it.
+        is_rotational: false,
+    }
+}
