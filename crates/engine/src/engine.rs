@@ -1,19 +1,165 @@
-//! The engine.
+//! The engine: its state, what comes in and what goes out.
+//!
+//! Everything that happens enters by a `handle_*` method, which changes state and puts what is to be
+//! done into queues; `poll_*` methods take it out. Flows that wait (a write for its record, reclaim
+//! for a flush) are small state machines in `path`, `background`, `log` and `recovery`; when what
+//! they wait for ends they find their turn in the queue of wakes.
+//!
+//! What this deliberately does not do: read a clock, allocate payload on a hit, call its host.
 
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::background::checkpoint::CheckpointJob;
+use crate::background::reclaim::ReclaimJob;
+use crate::background::superblock::SuperblockWriter;
+use crate::background::writeback::WritebackJob;
+use crate::error::RecoveryError;
 use crate::event::{Command, CommandId, Event};
+use crate::flush_group::FlushGroup;
 use crate::format::superblock::Superblock;
-use crate::io::{Io, IoId, IoResult};
-use crate::options::{CacheFacts, OriginOpening};
-use crate::payload::Payload;
+use crate::index::Piece;
+use crate::io::{Device, Io, IoError, IoId, IoKind, IoResult};
+use crate::log::segments::SegmentTable;
+use crate::log::{Log, StreamState};
+use crate::options::{CacheFacts, OriginOpening, SetSettings};
+use crate::path::Operation;
+use crate::path::miss::Miss;
+use crate::path::write::Unit;
+use crate::payload::{BufferId, Payload};
+use crate::policy::{Fifo, Policy};
+use crate::range_lock::LockOwner;
+use crate::recovery::Recovery;
 use crate::request::{Reply, Request};
-use crate::status::{BlockState, SetStatus, VolumeStatus};
-use crate::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
+use crate::slab::{Key, Slab};
+use crate::status::SetCounters;
+use crate::units::{
+    CacheBlock, Generation, RecoveryEpoch, SequenceNumber, Time, Version, VolumeSlot,
+};
+use crate::volume::Volume;
+use crate::wake::{Ended, Waiter, Wake};
+
+/// Milliseconds until the engine asks again for a buffer that its host did not have.
+const MEMORY_RETRY_MS: u64 = 1;
+
+/// What a device operation is for.
+pub(crate) enum IoPurpose {
+    /// Blocks of a read that hit.
+    ReadHit { part: Key },
+    /// An origin read of a miss or a repair.
+    Miss { miss: Key },
+    /// The old content of a block that is merged.
+    UnitOld { unit: Key, position: Option<CacheBlock> },
+    /// A client's write to the origin.
+    UnitOrigin { unit: Key },
+    /// A record of the log.
+    Record(Key),
+    /// A summary.
+    Summary { segment: u32, generation: Generation, buffer: BufferId, blocks: u32 },
+    /// A flush of the cache device.
+    CacheFlush,
+    /// A flush of an origin.
+    OriginFlush(VolumeSlot),
+    /// The summary of a segment, for reclaim or writeback.
+    LoadSummary { segment: u32, buffer: BufferId, bytes: u32, user: SummaryUser },
+    /// Blocks to be relocated.
+    ReclaimRead { item: usize, buffer: BufferId },
+    /// Blocks to be written back.
+    WritebackRead { run: Key, part: usize },
+    /// A write to the origin by writeback.
+    WritebackWrite { run: Key },
+    /// Part of a checkpoint.
+    Checkpoint { buffer: BufferId },
+    /// A place of the superblock.
+    Superblock { buffer: BufferId },
+    /// A freed segment.
+    DiscardSegment(u32),
+    /// Anything of recovery.
+    Recovery { step: crate::recovery::RecoveryIo },
+}
+
+/// Who reads a summary.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SummaryUser {
+    Reclaim,
+    Writeback,
+}
+
+/// Where the engine is in its life.
+pub(crate) enum Phase {
+    Recovering(Box<Recovery>),
+    Serving,
+    /// Nothing was written; nothing is served.
+    Refused(RecoveryError),
+    /// Stopped by command.
+    Stopped,
+}
+
+/// Vectors that are used again, so that a request allocates nothing.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    pub(crate) winners: Vec<Piece>,
+    pub(crate) lookup: Vec<Piece>,
+    removed: Vec<Piece>,
+    inserted: Vec<Piece>,
+    granted: Vec<LockOwner>,
+}
+
+impl Scratch {
+    pub(crate) fn take_pieces(&mut self) -> (Vec<Piece>, Vec<Piece>) {
+        (core::mem::take(&mut self.removed), core::mem::take(&mut self.inserted))
+    }
+
+    pub(crate) fn put_pieces(&mut self, mut removed: Vec<Piece>, mut inserted: Vec<Piece>) {
+        removed.clear();
+        inserted.clear();
+        self.removed = removed;
+        self.inserted = inserted;
+    }
+}
 
 /// A cache set in service.
 pub struct Engine {
-    superblock: Superblock,
+    pub(crate) now: Time,
+    pub(crate) phase: Phase,
+    pub(crate) superblock: Superblock,
+    pub(crate) cache_facts: CacheFacts,
+    pub(crate) settings: SetSettings,
+    pub(crate) volumes: Vec<Option<Volume>>,
+    pub(crate) log: Log,
+    pub(crate) policy: Box<dyn Policy + Send>,
+    pub(crate) operations: Slab<Operation>,
+    pub(crate) read_parts: Slab<crate::path::read::ReadPart>,
+    pub(crate) units: Slab<Unit>,
+    pub(crate) misses: Slab<Miss>,
+    pub(crate) ios: Slab<IoPurpose>,
+    pub(crate) io_queue: VecDeque<Io>,
+    pub(crate) replies: VecDeque<Reply>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) wakes: VecDeque<Wake>,
+    /// Flows that wait for a buffer.
+    pub(crate) memory_waiters: VecDeque<Waiter>,
+    pub(crate) needs_memory_retry: Option<Time>,
+    pub(crate) checkpoint: CheckpointJob,
+    pub(crate) reclaim: ReclaimJob,
+    pub(crate) writeback: WritebackJob,
+    pub(crate) superblock_writer: SuperblockWriter,
+    pub(crate) stopping: Option<CommandId>,
+    pub(crate) set_commands: VecDeque<CommandId>,
+    pub(crate) early_requests: VecDeque<Request>,
+    pub(crate) early_commands: VecDeque<(CommandId, Command)>,
+    pub(crate) cache_failed: bool,
+    /// What waits for the log has still to be told that the cache device failed.
+    pub(crate) needs_failure_cleanup: bool,
+    /// Volumes that go on without their cache: their requests may go.
+    pub(crate) needs_ungating: Vec<VolumeSlot>,
+    pub(crate) is_stop_checkpointing: bool,
+    pub(crate) set_counters: SetCounters,
+    pub(crate) started_at: Time,
+    pub(crate) recovery_ms: u64,
+    pub(crate) recovered_records: u64,
+    pub(crate) scratch: Scratch,
 }
 
 impl Engine {
@@ -26,13 +172,78 @@ impl Engine {
         cache: CacheFacts,
         origins: &[OriginOpening],
     ) -> Engine {
-        let _ = (now, cache, origins);
-        Engine { superblock }
+        let geometry = superblock.geometry;
+        let cache_blocks = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks());
+        let log = Log {
+            set_id: superblock.set_id,
+            segments: SegmentTable::new(geometry.segment_count, geometry.segment_blocks()),
+            streams: [StreamState::default(), StreamState::default(), StreamState::default()],
+            records: Slab::default(),
+            submit_queue: VecDeque::new(),
+            last_sequence: SequenceNumber(0),
+            next_version: Version(1),
+            recovery_epoch: RecoveryEpoch(0),
+            incomplete: alloc::collections::BTreeSet::new(),
+            durable_through: SequenceNumber(0),
+            flushes: FlushGroup::default(),
+            flush_covers: SequenceNumber(0),
+            blanks: alloc::collections::BTreeMap::new(),
+            tombstones: VecDeque::new(),
+            space_waiters: VecDeque::new(),
+            frontier_waiters: Vec::new(),
+            write_failures: 0,
+            next_open_order: 1,
+        };
+        let mut engine = Engine {
+            now,
+            phase: Phase::Recovering(Box::new(Recovery::new(&superblock, origins))),
+            settings: superblock.settings,
+            superblock,
+            cache_facts: cache,
+            volumes: Vec::new(),
+            log,
+            policy: Box::new(Fifo::new(cache_blocks)),
+            operations: Slab::default(),
+            read_parts: Slab::default(),
+            units: Slab::default(),
+            misses: Slab::default(),
+            ios: Slab::default(),
+            io_queue: VecDeque::new(),
+            replies: VecDeque::new(),
+            events: VecDeque::new(),
+            wakes: VecDeque::new(),
+            memory_waiters: VecDeque::new(),
+            needs_memory_retry: None,
+            checkpoint: CheckpointJob::default(),
+            reclaim: ReclaimJob::default(),
+            writeback: WritebackJob::default(),
+            superblock_writer: SuperblockWriter::default(),
+            stopping: None,
+            set_commands: VecDeque::new(),
+            early_requests: VecDeque::new(),
+            early_commands: VecDeque::new(),
+            cache_failed: false,
+            needs_failure_cleanup: false,
+            needs_ungating: Vec::new(),
+            is_stop_checkpointing: false,
+            set_counters: SetCounters::default(),
+            started_at: now,
+            recovery_ms: 0,
+            recovered_records: 0,
+            scratch: Scratch::default(),
+        };
+        engine.create_volumes(origins);
+        engine
     }
 
     /// A client request arrived.
     pub fn handle_request(&mut self, now: Time, request: Request, payload: &mut dyn Payload) {
-        let _ = (now, request, payload);
+        self.now = now;
+        match self.phase {
+            Phase::Recovering(_) => self.early_requests.push_back(request),
+            _ => self.start_request(request, payload),
+        }
+        self.run_wakes(payload);
     }
 
     /// A device operation ended.
@@ -43,78 +254,224 @@ impl Engine {
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
-        let _ = (now, id, result, payload);
+        self.now = now;
+        let purpose = self.ios.remove(Key::from_u64(id.0)).expect("the host knows its operations");
+        self.dispatch(purpose, result, payload);
+        self.run_wakes(payload);
+    }
+
+    fn dispatch(&mut self, purpose: IoPurpose, result: IoResult, payload: &mut dyn Payload) {
+        match purpose {
+            IoPurpose::ReadHit { part } => self.on_read_hit_complete(part, result, payload),
+            IoPurpose::Miss { miss } => self.on_miss_complete(miss, result, payload),
+            IoPurpose::UnitOld { unit, position } => {
+                self.on_old_block_read(unit, position, result, payload);
+            }
+            IoPurpose::UnitOrigin { unit } => self.on_unit_origin_written(unit, result, payload),
+            IoPurpose::Record(key) => self.on_record_complete(key, result, payload),
+            IoPurpose::Summary { segment, generation, buffer, blocks } => {
+                self.on_summary_complete(segment, generation, (buffer, blocks), result, payload);
+            }
+            IoPurpose::CacheFlush => self.on_cache_flush_complete(result, payload),
+            IoPurpose::OriginFlush(slot) => self.on_origin_flush_complete(slot, result),
+            IoPurpose::LoadSummary { segment, buffer, bytes, user } => {
+                self.on_summary_loaded(segment, (buffer, bytes), user, result, payload);
+            }
+            IoPurpose::ReclaimRead { item, buffer } => {
+                self.on_reclaim_read(item, buffer, result, payload);
+            }
+            IoPurpose::WritebackRead { run, part } => {
+                self.on_writeback_read(run, part, result, payload);
+            }
+            IoPurpose::WritebackWrite { run } => self.on_writeback_written(run, result, payload),
+            IoPurpose::Checkpoint { buffer } => {
+                payload.release(buffer);
+                self.on_checkpoint_written(result);
+            }
+            IoPurpose::Superblock { buffer } => {
+                payload.release(buffer);
+                self.on_superblock_written(result);
+            }
+            IoPurpose::DiscardSegment(segment) => self.on_segment_discarded(segment),
+            IoPurpose::Recovery { step } => self.on_recovery_io(step, result, payload),
+        }
     }
 
     /// Time passed; to be called when [`Engine::poll_wakeup`] is due.
     pub fn handle_time(&mut self, now: Time, payload: &mut dyn Payload) {
-        let _ = (now, payload);
-    }
-
-    /// The operator asks for something.
-    pub fn handle_command(&mut self, now: Time, id: CommandId, command: Command) {
-        let _ = (now, id, command);
+        self.now = now;
+        if self.needs_memory_retry.is_some_and(|at| at <= now) {
+            self.needs_memory_retry = None;
+        }
+        self.run_wakes(payload);
     }
 
     /// The host state file says durably what [`Event::DirtyBegins`] or [`Event::CacheFailed`] asked for.
     pub fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot) {
-        let _ = (now, volume);
+        self.now = now;
+        self.on_host_state_saved(volume);
     }
 
-    /// Gives a command up. It ends with `Cancelled`, unless it ended before.
-    pub fn cancel_command(&mut self, id: CommandId) {
-        let _ = id;
+    /// The operator asks for something.
+    pub fn handle_command(&mut self, now: Time, id: CommandId, command: Command) {
+        self.now = now;
+        match self.phase {
+            Phase::Recovering(_) => self.early_commands.push_back((id, command)),
+            _ => self.start_command(id, command),
+        }
     }
-
-    /// Sets all counters to zero.
-    pub fn reset_counters(&mut self) {}
 
     /// The next device operation to start.
     pub fn poll_io(&mut self, payload: &mut dyn Payload) -> Option<Io> {
-        let _ = payload;
-        None
+        if self.io_queue.is_empty() {
+            self.schedule(payload);
+        }
+        self.io_queue.pop_front()
     }
 
     /// The next reply to send.
     pub fn poll_reply(&mut self) -> Option<Reply> {
-        None
+        self.replies.pop_front()
     }
 
     /// The next event for the host.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop_front()
     }
 
     /// When [`Engine::handle_time`] is due, if nothing else happens before.
     #[must_use]
     pub fn poll_wakeup(&self) -> Option<Time> {
-        None
+        let times = [self.needs_memory_retry, self.writeback_wakeup(), self.homed_wakeup()];
+        times.into_iter().flatten().min()
     }
 
-    /// The superblock in force.
-    #[must_use]
-    pub fn superblock(&self) -> &Superblock {
-        &self.superblock
+    /// Decides what to do next, after everything that happened was handed in.
+    fn schedule(&mut self, payload: &mut dyn Payload) {
+        if self.needs_memory_retry.is_none() {
+            for _ in 0..self.memory_waiters.len() {
+                let waiter = self.memory_waiters.pop_front().expect("counted");
+                self.wake(waiter, Ended::Well);
+            }
+        }
+        self.clean_up_after_failure(payload);
+        self.release_ungated(payload);
+        self.run_wakes(payload);
+        if matches!(self.phase, Phase::Refused(_) | Phase::Stopped) {
+            return;
+        }
+        self.run_background(payload);
+        self.run_wakes(payload);
+        if !self.cache_failed {
+            self.submit_records(payload);
+            self.start_cache_flush();
+        }
+        self.start_origin_flushes();
+        self.run_wakes(payload);
     }
 
-    /// State of the set.
-    #[must_use]
-    pub fn status(&self, now: Time) -> Option<SetStatus> {
-        let _ = now;
-        None
+    fn run_background(&mut self, payload: &mut dyn Payload) {
+        if matches!(self.phase, Phase::Recovering(_)) {
+            self.advance_recovery(payload);
+        }
+        self.advance_superblock(payload);
+        self.advance_commands(payload);
+        self.advance_writeback(payload);
+        self.advance_reclaim(payload);
+        self.advance_checkpoint(payload);
     }
 
-    /// State of a volume.
-    #[must_use]
-    pub fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus> {
-        let _ = (now, volume);
-        None
+    pub(crate) fn submit(&mut self, device: Device, kind: IoKind, purpose: IoPurpose) {
+        let id = IoId(self.ios.insert(purpose).to_u64());
+        self.io_queue.push_back(Io { id, device, kind });
     }
 
-    /// Which blocks of an extent are cached and dirty: runs in order that cover it.
-    #[must_use]
-    pub fn map(&self, extent: OriginExtent) -> Vec<(OriginBlock, u64, BlockState)> {
-        let _ = extent;
-        Vec::new()
+    pub(crate) fn wake(&mut self, waiter: Waiter, ended: Ended) {
+        if waiter != Waiter::Nobody {
+            self.wakes.push_back(Wake { waiter, ended });
+        }
+    }
+
+    fn run_wakes(&mut self, payload: &mut dyn Payload) {
+        while let Some(Wake { waiter, ended }) = self.wakes.pop_front() {
+            match waiter {
+                Waiter::Nobody => {}
+                Waiter::Unit(key) => self.on_unit_woken(key, ended, payload),
+                Waiter::Operation(key) => self.on_operation_flushed(key, ended),
+                Waiter::WritebackRun(key) => self.on_run_locked(key, payload),
+                Waiter::Writeback => self.on_writeback_woken(ended),
+                Waiter::Repair(key) => self.on_repair_locked(key, payload),
+                Waiter::Reclaim => self.on_reclaim_woken(ended),
+                Waiter::Checkpoint => self.on_checkpoint_woken(ended),
+                Waiter::Superblock => self.on_superblock_flushed(ended),
+                Waiter::Recovery => self.on_recovery_woken(ended),
+                Waiter::Command(slot) => self.on_command_woken(slot),
+                Waiter::SetCommand => self.on_set_command_durable(),
+                Waiter::Stop => self.on_stop_durable(),
+            }
+        }
+    }
+
+    pub(crate) fn wait_for_memory(&mut self) {
+        if self.needs_memory_retry.is_none() {
+            self.needs_memory_retry = Some(self.now.after_ms(MEMORY_RETRY_MS));
+        }
+    }
+
+    /// Releases a range lock and wakes those whose turn it is.
+    pub(crate) fn unlock(&mut self, slot: VolumeSlot, owner: LockOwner) {
+        let mut granted = core::mem::take(&mut self.scratch.granted);
+        self.volume_mut(slot).locks.release(owner, &mut granted);
+        for owner in granted.drain(..) {
+            let waiter = match owner {
+                LockOwner::Unit(key) => Waiter::Unit(key),
+                LockOwner::WritebackRun(key) => Waiter::WritebackRun(key),
+                LockOwner::Repair(key) => Waiter::Repair(key),
+            };
+            self.wake(waiter, Ended::Well);
+        }
+        self.scratch.granted = granted;
+    }
+
+    pub(crate) fn volume(&self, slot: VolumeSlot) -> &Volume {
+        self.volumes[usize::from(slot.0)].as_ref().expect("the slot is in use")
+    }
+
+    pub(crate) fn volume_mut(&mut self, slot: VolumeSlot) -> &mut Volume {
+        self.volumes[usize::from(slot.0)].as_mut().expect("the slot is in use")
+    }
+
+    pub(crate) fn volume_slots(&self) -> Vec<VolumeSlot> {
+        (0u16..)
+            .zip(&self.volumes)
+            .filter(|(_, volume)| volume.is_some())
+            .map(|(slot, _)| VolumeSlot(slot))
+            .collect()
+    }
+
+    pub(crate) fn add_dirty(&mut self, slot: VolumeSlot, blocks: u64) {
+        self.volume_mut(slot).dirty_blocks += blocks;
+    }
+
+    pub(crate) fn subtract_dirty(&mut self, slot: VolumeSlot, blocks: u64) {
+        let volume = self.volume_mut(slot);
+        assert!(volume.dirty_blocks >= blocks);
+        volume.dirty_blocks -= blocks;
+    }
+
+    pub(crate) fn is_cache_failed(&self) -> bool {
+        self.cache_failed
+    }
+
+    pub(crate) fn is_recovering(&self) -> bool {
+        matches!(self.phase, Phase::Recovering(_))
+    }
+
+    /// A cache device operation failed in a way that no retry mends.
+    pub(crate) fn note_cache_error(&mut self, error: IoError) {
+        self.set_counters.cache_errors += 1;
+        if error == IoError::Gone {
+            self.fail_cache();
+        }
     }
 }

@@ -15,16 +15,30 @@
 
 extern crate alloc;
 
+mod background;
+mod command;
 mod engine;
-mod index;
 pub mod error;
 pub mod event;
+mod failure;
+mod flush_group;
 pub mod format;
+mod index;
+mod inspect;
 pub mod io;
+mod log;
 pub mod options;
+mod path;
 pub mod payload;
+mod policy;
+mod range_lock;
+mod recovery;
 pub mod request;
+mod sequential;
+mod slab;
 pub mod status;
 pub mod units;
+mod volume;
+mod wake;
 
 pub use engine::Engine;

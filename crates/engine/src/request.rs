@@ -83,6 +83,17 @@ pub enum RequestError {
     ReadOnly,
 }
 
+/// Where the blocks of a read came from, for latency statistics.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Served {
+    /// All from the cache device (or known to be zero).
+    Cache,
+    /// At least one from the origin.
+    Origin,
+    /// Not a read.
+    NoRead,
+}
+
 /// The answer to a request. Each request gets exactly one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Reply {
@@ -90,4 +101,6 @@ pub struct Reply {
     pub id: RequestId,
     /// How it ended.
     pub result: Result<(), RequestError>,
+    /// Where a read was served from.
+    pub served: Served,
 }

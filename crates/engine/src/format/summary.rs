@@ -61,13 +61,7 @@ pub fn summary_blocks(entry_count: usize, used_blocks: u32) -> u32 {
 
 impl Summary {
     /// Writes the summary; `bytes` is a whole number of blocks, [`summary_blocks`] of them.
-    pub fn encode(
-        &self,
-        set_id: &SetId,
-        segment: u32,
-        generation: Generation,
-        bytes: &mut [u8],
-    ) {
+    pub fn encode(&self, set_id: &SetId, segment: u32, generation: Generation, bytes: &mut [u8]) {
         let used_blocks = u32::try_from(self.crcs.len()).expect("a segment is small");
         let blocks = summary_blocks(self.entries.len(), used_blocks) as usize;
         assert_eq!(bytes.len(), blocks * BLOCK_BYTES);

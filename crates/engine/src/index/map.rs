@@ -102,6 +102,10 @@ impl BlockMap {
         self.data.memory_bytes() + self.blanks.len() * 64
     }
 
+    pub(crate) fn blank_piece_count(&self) -> usize {
+        self.blanks.len()
+    }
+
     /// Pieces without payload, tombstones included.
     pub(crate) fn blank_pieces(&self) -> impl Iterator<Item = Piece> + '_ {
         self.blanks.iter().map(|(start, blank)| Piece {

@@ -9,7 +9,7 @@ mod extent;
 mod extent_map;
 mod map;
 
-pub(crate) use extent::{ORIGIN_BLOCK_LIMIT, VERSION_LIMIT};
+pub(crate) use extent::VERSION_LIMIT;
 pub(crate) use map::{BlankKind, BlockMap, Piece, Place};
 
 /// The index of one volume.

@@ -1,0 +1,87 @@
+//! Zeroes and discards on their way out of the log.
+//!
+//! A blank record is one bit in a header, however many blocks it covers. When later writes supersede
+//! part of it, a checkpoint has to name the live pieces one by one, and their number is bounded:
+//! beyond half the bound, writes wait while such records are written back. Once the origin durably
+//! has the zeroes, the record serves nobody: an invalidation with its own version voids it (of equal
+//! versions the later sequence number counts), and the index forgets it when that is complete.
+
+use crate::engine::Engine;
+use crate::format::checkpoint::BLANK_PIECES_MAX;
+use crate::format::record::EntryKind;
+use crate::index::BlankKind;
+use crate::log::Stream;
+use crate::log::append::NewEntry;
+use crate::units::CacheBlock;
+
+/// Room for the pieces that writes under way may still split off.
+const PIECES_MARGIN: usize = 64;
+
+impl Engine {
+    /// Whether a write may split or add a blank record without breaking the bound of a checkpoint.
+    pub(crate) fn has_blank_room(&self) -> bool {
+        self.blank_pieces_at_most() + PIECES_MARGIN < BLANK_PIECES_MAX
+    }
+
+    /// Whether blank records should be written back before anything else.
+    pub(crate) fn is_short_of_blanks(&self) -> bool {
+        self.blank_pieces_at_most() > BLANK_PIECES_MAX / 2
+    }
+
+    fn blank_pieces_at_most(&self) -> usize {
+        let quick: usize = self
+            .volumes
+            .iter()
+            .flatten()
+            .map(|v| v.index.complete.blank_piece_count() + v.index.pending.blank_piece_count())
+            .sum();
+        if quick + PIECES_MARGIN < BLANK_PIECES_MAX / 2 {
+            return quick;
+        }
+        // Poisoned blocks are single and never split; they do not count.
+        let poisoned =
+            self.log.blanks.values().filter(|blank| blank.kind == BlankKind::Poison).count();
+        quick.saturating_sub(poisoned)
+    }
+
+    /// Voids blank records that the origin durably has.
+    pub(crate) fn forget_clean_blanks(&mut self) {
+        while let Some(header) = self.writeback.clean_blanks.front().copied() {
+            if !self.has_room(Stream::Relocate, 0) {
+                return;
+            }
+            self.writeback.clean_blanks.pop_front();
+            self.forget_clean_blank(header);
+        }
+    }
+
+    fn forget_clean_blank(&mut self, header: CacheBlock) {
+        let Some(blank) = self.log.blanks.get(&header.0).copied() else { return };
+        let is_clean = !self.log.segments.is_dirty(header) && blank.live_blocks > 0;
+        if !is_clean || blank.kind == BlankKind::Poison {
+            return;
+        }
+        // Only the pieces that still win; newer versions in between are not touched.
+        let mut winners = alloc::vec::Vec::new();
+        self.winners(blank.slot, blank.start, blank.start + blank.block_count, &mut winners);
+        winners.retain(|piece| {
+            matches!(piece.place, crate::index::Place::Blank { header: at, .. } if at == header)
+        });
+        for piece in winners {
+            if !self.has_room(Stream::Relocate, 0) {
+                self.writeback.clean_blanks.push_front(header);
+                return;
+            }
+            let new = NewEntry {
+                slot: blank.slot,
+                kind: EntryKind::Invalidate,
+                start: piece.start,
+                block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
+                version: blank.version,
+                epoch: self.volume(blank.slot).epoch,
+                is_dirty: false,
+            };
+            self.append_bare(Stream::Relocate, new);
+        }
+    }
+}

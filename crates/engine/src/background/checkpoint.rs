@@ -1,0 +1,317 @@
+//! Checkpoints (rule 6).
+//!
+//! A checkpoint is cut in one step: everything appended so far gets its sequence number, and the
+//! segment table with its bits (shared until they change) describes exactly the records up to S, all of
+//! them counted as complete. Then, in this order: the records up to S complete; the cache device is
+//! flushed, so that nothing the checkpoint counts on can be lost; the body goes into the older area; the
+//! device is flushed again. Only then may segments that the cut no longer counts on be used again.
+
+use alloc::vec::Vec;
+
+use crate::engine::{Engine, IoPurpose};
+use crate::format::checkpoint::{BlankPiece, Checkpoint, SegmentLine, SegmentUse, VolumeLine};
+use crate::index::Place;
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::log::segments::SegmentState;
+use crate::payload::{BufferRange, Payload};
+use crate::units::BLOCK_BYTES;
+use crate::wake::{Ended, Waiter};
+
+/// Bytes of one write of a checkpoint body.
+const CHUNK_BYTES: usize = 1 << 20;
+/// A checkpoint is due after so many times its own size of log (DESIGN: "about every 64 times").
+const LOG_PER_CHECKPOINT: u64 = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    /// Waits for the records up to the cut.
+    Completing,
+    /// Waits for the first flush.
+    FlushingLog,
+    /// Writes the body.
+    Writing,
+    /// Waits for the second flush.
+    FlushingBody,
+}
+
+#[derive(Default)]
+pub(crate) struct CheckpointJob {
+    state: State,
+    /// Id of the last durable checkpoint.
+    pub(crate) last_id: u64,
+    cut: Option<Checkpoint>,
+    body: Vec<u8>,
+    written: usize,
+    writes_in_flight: usize,
+    /// A record up to the cut failed and was moved: the cut is taken again (rule 2).
+    pub(crate) cut_is_void: bool,
+    /// Waiters for the checkpoint under way, and for one that is cut later.
+    current: Vec<Waiter>,
+    next: Vec<Waiter>,
+    /// Bytes in the log when the last one was cut.
+    log_bytes_at_cut: u64,
+}
+
+impl CheckpointJob {
+    pub(crate) fn on_counters_reset(&mut self) {
+        self.log_bytes_at_cut = 0;
+    }
+}
+
+impl Engine {
+    /// Wakes `waiter` when a checkpoint that is cut from now on is durable.
+    pub(crate) fn wait_for_checkpoint(&mut self, waiter: Waiter) {
+        self.checkpoint.next.push(waiter);
+    }
+
+    fn log_bytes(&self) -> u64 {
+        let counters = &self.set_counters;
+        counters.client_bytes
+            + counters.promoted_bytes
+            + counters.relocated_bytes
+            + counters.records * BLOCK_BYTES as u64
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        if !self.checkpoint.next.is_empty() {
+            return true;
+        }
+        if self.is_recovering() {
+            return false;
+        }
+        let since = self.log_bytes().saturating_sub(self.checkpoint.log_bytes_at_cut);
+        let size = self.superblock.geometry.checkpoint_bytes;
+        since >= size * LOG_PER_CHECKPOINT || self.wants_segments_back()
+    }
+
+    /// Whether reclaimed segments wait for a checkpoint while few are free.
+    fn wants_segments_back(&self) -> bool {
+        self.is_short_of_segments()
+            && self.log.segments.iter().any(|(_, segment)| {
+                matches!(segment.state, SegmentState::Dropped(_)) && !segment.is_reusable
+            })
+    }
+
+    pub(crate) fn advance_checkpoint(&mut self, payload: &mut dyn Payload) {
+        if self.is_cache_failed() {
+            let job = &mut self.checkpoint;
+            let waiters: Vec<Waiter> = job.current.drain(..).chain(job.next.drain(..)).collect();
+            for waiter in waiters {
+                self.wake(waiter, Ended::Failed);
+            }
+            return;
+        }
+        match self.checkpoint.state {
+            State::Idle if self.is_checkpoint_due() => {
+                self.checkpoint.current = core::mem::take(&mut self.checkpoint.next);
+                self.checkpoint.log_bytes_at_cut = self.log_bytes();
+                self.cut();
+            }
+            State::Writing => self.write_body(payload),
+            _ => {}
+        }
+    }
+
+    /// Rule 6: one step. Everything appended gets its number; bits are shared, not copied.
+    fn cut(&mut self) {
+        self.close_all_records();
+        self.checkpoint.cut_is_void = false;
+        let checkpoint = self.describe();
+        let sequence = checkpoint.sequence;
+        self.checkpoint.cut = Some(checkpoint);
+        self.checkpoint.state = State::Completing;
+        if self.log.complete_through() >= sequence {
+            self.wake(Waiter::Checkpoint, Ended::Well);
+        } else {
+            self.log.frontier_waiters.push((sequence.0, Waiter::Checkpoint));
+        }
+    }
+
+    fn describe(&self) -> Checkpoint {
+        let segments = self.log.segments.iter().map(|(_, segment)| {
+            let segment_use = match segment.state {
+                SegmentState::Open => SegmentUse::Open,
+                SegmentState::Closed | SegmentState::Reclaiming => SegmentUse::Closed,
+                SegmentState::Free | SegmentState::Dropped(_) | SegmentState::Discarding => {
+                    SegmentUse::Free
+                }
+            };
+            SegmentLine {
+                generation: segment.generation,
+                last_sequence: segment.last_sequence,
+                used_blocks: segment.used_blocks,
+                summary_blocks: segment.summary_blocks,
+                segment_use,
+                bits: (segment_use != SegmentUse::Free).then(|| segment.bits.clone()),
+            }
+        });
+        let volumes = self.volume_slots().into_iter().map(|slot| {
+            let volume = self.volume(slot);
+            VolumeLine {
+                id: volume.id,
+                epoch: volume.epoch,
+                drained_through: volume.drained_through,
+            }
+        });
+        Checkpoint {
+            id: self.checkpoint.last_id + 1,
+            sequence: self.log.last_sequence,
+            next_version: self.log.next_version,
+            recovery_epoch: self.log.recovery_epoch,
+            volumes: volumes.collect(),
+            segments: segments.collect(),
+            pieces: self.partial_blank_pieces(),
+        }
+    }
+
+    /// Live pieces of blank records of which part was superseded: one bit cannot say which.
+    fn partial_blank_pieces(&self) -> Vec<BlankPiece> {
+        let mut pieces = Vec::new();
+        for (header, blank) in &self.log.blanks {
+            if blank.live_blocks == 0 || blank.live_blocks == blank.block_count {
+                continue;
+            }
+            let mut winners = Vec::new();
+            self.winners(blank.slot, blank.start, blank.start + blank.block_count, &mut winners);
+            winners.sort_unstable_by_key(|piece| piece.start);
+            for piece in winners {
+                let is_ours = matches!(piece.place,
+                    Place::Blank { header: at, .. } if at.0 == *header);
+                if is_ours {
+                    pieces.push(BlankPiece {
+                        position: *header,
+                        start: piece.start,
+                        block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
+                    });
+                }
+            }
+        }
+        pieces
+    }
+
+    pub(crate) fn on_checkpoint_woken(&mut self, ended: Ended) {
+        if ended == Ended::Failed {
+            return;
+        }
+        match self.checkpoint.state {
+            State::Completing if self.checkpoint.cut_is_void => self.cut(),
+            State::Completing => {
+                self.checkpoint.state = State::FlushingLog;
+                self.join_cache_flush(Waiter::Checkpoint);
+            }
+            State::FlushingLog => {
+                // A failed write since the cut is no harm: its record was complete by then.
+                let cut = self.checkpoint.cut.as_ref().expect("it was cut");
+                assert!(self.log.durable_through >= cut.sequence);
+                let set_id = self.log.set_id;
+                self.checkpoint.body = cut.encode(&set_id, &self.superblock.geometry);
+                self.checkpoint.written = 0;
+                self.checkpoint.state = State::Writing;
+            }
+            State::FlushingBody => self.end_checkpoint(),
+            State::Idle | State::Writing => unreachable!("nothing is waited for"),
+        }
+    }
+
+    /// The older area: the one that does not hold the last durable checkpoint.
+    fn write_body(&mut self, payload: &mut dyn Payload) {
+        let geometry = self.superblock.geometry;
+        let id = self.checkpoint.last_id + 1;
+        let area = geometry.checkpoint_offset + id % 2 * geometry.checkpoint_bytes;
+        while self.checkpoint.written < self.checkpoint.body.len() {
+            let from = self.checkpoint.written;
+            let to = (from + CHUNK_BYTES).min(self.checkpoint.body.len());
+            let Some(buffer) = payload.allocate(to - from) else {
+                self.wait_for_memory();
+                return;
+            };
+            let length = u32::try_from(to - from).expect("CHUNK_BYTES");
+            let range = BufferRange { buffer, offset: 0, length };
+            payload.metadata_mut(range).copy_from_slice(&self.checkpoint.body[from..to]);
+            self.checkpoint.written = to;
+            self.checkpoint.writes_in_flight += 1;
+            self.set_counters.metadata_bytes += u64::from(length);
+            let offset_bytes = area + from as u64;
+            let kind = IoKind::Write { offset_bytes, slices: Slices::One(range) };
+            self.submit(Device::Cache, kind, IoPurpose::Checkpoint { buffer });
+        }
+    }
+
+    pub(crate) fn on_checkpoint_written(&mut self, result: IoResult) {
+        self.checkpoint.writes_in_flight -= 1;
+        if let Err(error) = result {
+            self.note_cache_error(error);
+            self.log.write_failures += 1;
+            if self.log.write_failures >= crate::log::WRITE_FAILURES_MAX {
+                self.fail_cache();
+            }
+            // Written again from the start: the other area still holds the one before.
+            self.checkpoint.written = 0;
+            return;
+        }
+        let is_whole = self.checkpoint.written == self.checkpoint.body.len();
+        if self.checkpoint.writes_in_flight == 0 && is_whole {
+            self.checkpoint.state = State::FlushingBody;
+            self.join_cache_flush(Waiter::Checkpoint);
+        }
+    }
+
+    fn end_checkpoint(&mut self) {
+        let cut = self.checkpoint.cut.take().expect("it was cut");
+        self.checkpoint.state = State::Idle;
+        self.checkpoint.body = Vec::new();
+        self.checkpoint.last_id = cut.id;
+        self.set_counters.checkpoints += 1;
+        for (id, line) in (0u32..).zip(&cut.segments) {
+            let segment = self.log.segments.get_mut(id);
+            let is_dropped_before = match segment.state {
+                SegmentState::Dropped(sequence) => sequence <= cut.sequence,
+                _ => false,
+            };
+            // Rule 6: reused only when a checkpoint cut after its drop is durable.
+            if is_dropped_before && line.segment_use == SegmentUse::Free {
+                segment.is_reusable = true;
+            }
+        }
+        for waiter in core::mem::take(&mut self.checkpoint.current) {
+            self.wake(waiter, Ended::Well);
+        }
+        self.free_segments();
+    }
+
+    /// Segments that nothing counts on any more and nobody reads become free, after their discard.
+    pub(crate) fn free_segments(&mut self) {
+        for id in 0..self.log.segments.len() {
+            let segment = self.log.segments.get(id);
+            let is_dropped = matches!(segment.state, SegmentState::Dropped(_));
+            if !is_dropped || !segment.is_reusable || segment.pins > 0 {
+                continue;
+            }
+            if segment.is_summary_under_way {
+                continue;
+            }
+            self.log.segments.get_mut(id).state = SegmentState::Discarding;
+            self.set_counters.reclaimed_segments += 1;
+            if self.settings.discard_freed_segments && self.cache_facts.supports_discard {
+                let length_bytes = self.superblock.geometry.segment_bytes;
+                let offset_bytes = self.cache_offset(self.log.position(id, 0));
+                let kind = IoKind::Discard { offset_bytes, length_bytes };
+                self.submit(Device::Cache, kind, IoPurpose::DiscardSegment(id));
+            } else {
+                self.on_segment_discarded(id);
+            }
+        }
+    }
+
+    /// Rule 6: a segment is written again only when its discard has ended; a discard that came late
+    /// would take new data with it.
+    pub(crate) fn on_segment_discarded(&mut self, segment: u32) {
+        assert_eq!(self.log.segments.get(segment).state, SegmentState::Discarding);
+        self.log.segments.release(segment);
+        while let Some(waiter) = self.log.space_waiters.pop_front() {
+            self.wake(waiter, Ended::Well);
+        }
+    }
+}

@@ -1,0 +1,537 @@
+//! Reclaim: making segments free again (rules 3, 6 and 11).
+//!
+//! Segments of which nothing is left are simply dropped. Else victims are taken in the order in which
+//! they were opened. What is dirty, and what the policy keeps, is appended again; when that and
+//! everything that superseded blocks of the victims is durable, one drop record a victim is written;
+//! when that is durable the index forgets what is left. The segments are free after the next checkpoint.
+//!
+//! The order matters: a drop that is durable while a superseding record is not would, after a crash,
+//! make the block absent, and the dirty data that it had before would be lost.
+
+use alloc::vec::Vec;
+
+use crate::background::segment_entries::SegmentRange;
+use crate::engine::{Engine, IoPurpose, SummaryUser};
+use crate::format::record::EntryKind;
+use crate::index::{Piece, Place};
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::log::append::{Checksums, NewEntry};
+use crate::log::segments::SegmentState;
+use crate::log::{RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
+use crate::path::read::blocks_of;
+use crate::payload::{BufferId, BufferRange, Payload};
+use crate::units::{BLOCK_BYTES, CacheBlock, VolumeSlot};
+use crate::wake::{Ended, Waiter};
+
+/// Victims of one round: they share two flushes and a checkpoint.
+const VICTIMS_MAX: usize = 8;
+/// Reads of blocks to be kept that are under way at once.
+const READS_MAX: usize = 8;
+/// Times that a dirty block is read before it counts as lost.
+const READ_ATTEMPTS_MAX: u8 = 3;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    /// Finds out what the victims hold.
+    Loading,
+    /// Appends again what is kept.
+    Relocating,
+    /// Waits until that, and what superseded blocks, is complete, then durable.
+    Completing,
+    Flushing,
+    /// Waits until the drops are complete, then durable.
+    DropCompleting,
+    DropFlushing,
+}
+
+struct Victim {
+    segment: u32,
+    is_loaded: bool,
+    ranges: Vec<SegmentRange>,
+    /// Something dirty could not be appended again: the victim stays.
+    is_spared: bool,
+}
+
+/// Blocks that are appended again.
+#[derive(Clone, Copy)]
+struct Item {
+    slot: VolumeSlot,
+    piece: Piece,
+    attempts: u8,
+}
+
+#[derive(Default)]
+pub(crate) struct ReclaimJob {
+    state: State,
+    victims: Vec<Victim>,
+    items: Vec<Item>,
+    next_item: usize,
+    reads_in_flight: usize,
+    /// Clean blocks that may still be kept in this round.
+    keep_budget: u32,
+}
+
+impl ReclaimJob {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+}
+
+impl Engine {
+    fn low_segments(&self) -> u32 {
+        RESERVE_SEGMENTS + SPARE_SEGMENTS + (self.log.segments.len() / 32).max(4)
+    }
+
+    /// Whether segments have to be reclaimed.
+    pub(crate) fn is_short_of_segments(&self) -> bool {
+        self.log.segments.free_count() < self.low_segments()
+    }
+
+    /// Segments that will be free once a checkpoint is durable.
+    fn dropped_count(&self) -> u32 {
+        let dropped = self.log.segments.iter().filter(|(_, segment)| {
+            matches!(segment.state, SegmentState::Dropped(_) | SegmentState::Discarding)
+        });
+        u32::try_from(dropped.count()).expect("segments are counted in u32")
+    }
+
+    pub(crate) fn advance_reclaim(&mut self, payload: &mut dyn Payload) {
+        if self.is_cache_failed() {
+            return;
+        }
+        match self.reclaim.state {
+            State::Idle if self.is_short_of_segments() && self.stopping.is_none() => {
+                self.free_segments();
+                self.drop_dead_segments();
+                self.choose_victims();
+            }
+            State::Loading => self.load_victims(payload),
+            State::Relocating => self.relocate(payload),
+            _ => {}
+        }
+    }
+
+    /// Rule 3: a segment of which the index forgets nothing needs no drop record.
+    fn drop_dead_segments(&mut self) {
+        let now = self.log.last_sequence;
+        for id in 0..self.log.segments.len() {
+            let segment = self.log.segments.get(id);
+            let is_dead = segment.state == SegmentState::Closed
+                && segment.live == 0
+                && segment.mapped == 0
+                && segment.in_flight.is_empty();
+            if is_dead {
+                self.log.segments.get_mut(id).state = SegmentState::Dropped(now);
+            }
+        }
+    }
+
+    fn choose_victims(&mut self) {
+        let target = self.low_segments() + (self.log.segments.len() / 64).max(2);
+        let soon = self.log.segments.free_count() + self.dropped_count();
+        let wanted = (target.saturating_sub(soon) as usize).min(VICTIMS_MAX);
+        if wanted == 0 {
+            return;
+        }
+        let mut candidates: Vec<(u64, u32, u32)> = self
+            .log
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
+            .map(|(id, s)| (s.open_order, id, s.dirty))
+            .collect();
+        candidates.sort_unstable();
+        let clean: Vec<u32> =
+            candidates.iter().filter(|(.., dirty)| *dirty == 0).map(|c| c.1).take(wanted).collect();
+        if clean.len() < wanted {
+            self.writeback.is_urgent = true;
+        }
+        let chosen = if clean.is_empty() && !self.can_writeback_help() {
+            self.least_dirty(&candidates)
+        } else {
+            clean
+        };
+        if chosen.is_empty() {
+            return;
+        }
+        // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of the rest.
+        self.reclaim.keep_budget =
+            if self.log.segments.free_count() > RESERVE_SEGMENTS + SPARE_SEGMENTS {
+                self.relocation_room() / 2
+            } else {
+                0
+            };
+        for segment in chosen {
+            self.log.segments.get_mut(segment).state = SegmentState::Reclaiming;
+            let victim = Victim { segment, is_loaded: false, ranges: Vec::new(), is_spared: false };
+            self.reclaim.victims.push(victim);
+        }
+        self.reclaim.state = State::Loading;
+    }
+
+    /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
+    /// space and fits.
+    fn least_dirty(&self, candidates: &[(u64, u32, u32)]) -> Vec<u32> {
+        let room = self.relocation_room();
+        let usable = self.log.segments.segment_blocks();
+        candidates
+            .iter()
+            .min_by_key(|(order, _, dirty)| (*dirty, *order))
+            .filter(|(.., dirty)| 2 * dirty + 2 <= room && *dirty <= usable / 4)
+            .map(|(_, segment, _)| *segment)
+            .into_iter()
+            .collect()
+    }
+
+    fn load_victims(&mut self, payload: &mut dyn Payload) {
+        for index in 0..self.reclaim.victims.len() {
+            let victim = &mut self.reclaim.victims[index];
+            if victim.is_loaded {
+                continue;
+            }
+            let segment = victim.segment;
+            self.reclaim.reads_in_flight += 1;
+            if !self.load_entries(segment, SummaryUser::Reclaim, payload) {
+                self.reclaim.reads_in_flight -= 1;
+                return;
+            }
+            self.reclaim.victims[index].is_loaded = true;
+        }
+        self.start_relocation();
+    }
+
+    pub(crate) fn on_reclaim_entries(&mut self, segment: u32, ranges: &[SegmentRange]) {
+        let victims = &mut self.reclaim.victims;
+        let victim = victims.iter_mut().find(|victim| victim.segment == segment);
+        victim.expect("it asked").ranges = ranges.to_vec();
+        self.reclaim.reads_in_flight -= 1;
+    }
+
+    fn start_relocation(&mut self) {
+        if self.reclaim.reads_in_flight > 0 {
+            return;
+        }
+        for index in 0..self.reclaim.victims.len() {
+            let segment = self.reclaim.victims[index].segment;
+            let ranges = core::mem::take(&mut self.reclaim.victims[index].ranges);
+            for (slot, piece) in self.pieces_in_segment(segment, &ranges) {
+                self.choose_kept(slot, &piece);
+            }
+            self.reclaim.victims[index].ranges = ranges;
+        }
+        self.reclaim.state = State::Relocating;
+    }
+
+    /// Cuts a piece into runs that are kept and runs that are not.
+    fn choose_kept(&mut self, slot: VolumeSlot, piece: &Piece) {
+        let Place::Data(position) = piece.place else {
+            if self.is_piece_dirty(piece) {
+                self.reclaim.items.push(Item { slot, piece: *piece, attempts: 0 });
+            }
+            return;
+        };
+        let mut run: Option<u64> = None;
+        for offset in 0..piece.block_count {
+            let at = CacheBlock(position.0 + u32::try_from(offset).expect("data pieces are small"));
+            let is_winner = self.log.segments.is_live(at);
+            let is_dirty = self.log.segments.is_dirty(at);
+            let is_kept = is_winner && (is_dirty || self.keeps_clean(at));
+            let block = piece.start + offset;
+            match (is_kept, run) {
+                (true, None) => run = Some(block),
+                (false, Some(start)) => {
+                    let piece = piece.clip(start, block);
+                    self.reclaim.items.push(Item { slot, piece, attempts: 0 });
+                    run = None;
+                }
+                _ => {}
+            }
+        }
+        if let Some(start) = run {
+            let piece = piece.clip(start, piece.end());
+            self.reclaim.items.push(Item { slot, piece, attempts: 0 });
+        }
+    }
+
+    fn keeps_clean(&mut self, position: CacheBlock) -> bool {
+        if self.reclaim.keep_budget == 0 || !self.policy.keeps(position) {
+            return false;
+        }
+        self.reclaim.keep_budget -= 1;
+        true
+    }
+
+    fn relocate(&mut self, payload: &mut dyn Payload) {
+        while self.reclaim.next_item < self.reclaim.items.len()
+            && self.reclaim.reads_in_flight < READS_MAX
+        {
+            let index = self.reclaim.next_item;
+            let item = self.reclaim.items[index];
+            let Place::Data(position) = item.piece.place else {
+                self.relocate_blank(&item);
+                self.reclaim.next_item += 1;
+                continue;
+            };
+            let bytes = item.piece.block_count as usize * BLOCK_BYTES;
+            let Some(buffer) = payload.allocate(bytes) else {
+                self.wait_for_memory();
+                return;
+            };
+            self.reclaim.next_item += 1;
+            self.reclaim.reads_in_flight += 1;
+            self.pin(position);
+            let length = u32::try_from(bytes).expect("an extent");
+            let slices = Slices::One(BufferRange { buffer, offset: 0, length });
+            let offset_bytes = self.cache_offset(position);
+            let purpose = IoPurpose::ReclaimRead { item: index, buffer };
+            self.submit(Device::Cache, IoKind::Read { offset_bytes, slices }, purpose);
+        }
+        let is_done = self.reclaim.next_item == self.reclaim.items.len();
+        if is_done && self.reclaim.reads_in_flight == 0 {
+            self.reclaim.state = State::Completing;
+            self.wait_for_frontier(Waiter::Reclaim);
+        }
+    }
+
+    pub(crate) fn on_reclaim_read(
+        &mut self,
+        index: usize,
+        buffer: BufferId,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let item = self.reclaim.items[index];
+        let Place::Data(position) = item.piece.place else { unreachable!("it was read") };
+        self.reclaim.reads_in_flight -= 1;
+        self.unpin(position);
+        if let Err(error) = result {
+            self.note_cache_error(error);
+        }
+        let count = u32::try_from(item.piece.block_count).expect("data pieces are small");
+        let length = count * BLOCK_BYTES as u32;
+        let data = BufferRange { buffer, offset: 0, length };
+        let mut at = 0;
+        while at < count {
+            let from = CacheBlock(position.0 + at);
+            if result.is_err() || !self.is_block_good(position, data, at, payload) {
+                self.on_unreadable(&item, at, result.is_err());
+                at += 1;
+                continue;
+            }
+            let run = self.relocatable_run(&item, position, at, data, payload);
+            if run == 0 {
+                at += 1;
+                continue;
+            }
+            let piece = item
+                .piece
+                .clip(item.piece.start + u64::from(at), item.piece.start + u64::from(at + run));
+            let source = blocks_of(data, 0, at.into(), run.into());
+            self.relocate_data(&item, &piece, from, source, payload);
+            at += run;
+        }
+        payload.release(buffer);
+    }
+
+    /// Blocks from `at` on that are good, still the newest copy, and all dirty or all clean.
+    fn relocatable_run(
+        &self,
+        item: &Item,
+        position: CacheBlock,
+        at: u32,
+        data: BufferRange,
+        payload: &dyn Payload,
+    ) -> u32 {
+        let count = u32::try_from(item.piece.block_count).expect("data pieces are small");
+        let is_dirty = self.log.segments.is_dirty(CacheBlock(position.0 + at));
+        let mut run = 0;
+        while at + run < count && run < self.unit_blocks_max() {
+            let here = CacheBlock(position.0 + at + run);
+            // Rule 1: checked in the step that appends; a block of which something newer has been
+            // appended has lost its live bit.
+            let is_same = self.log.segments.is_live(here)
+                && self.log.segments.is_dirty(here) == is_dirty
+                && self.is_block_good(position, data, at + run, payload);
+            if !is_same {
+                break;
+            }
+            run += 1;
+        }
+        run
+    }
+
+    fn relocate_data(
+        &mut self,
+        item: &Item,
+        piece: &Piece,
+        from: CacheBlock,
+        source: BufferRange,
+        payload: &mut dyn Payload,
+    ) {
+        let block_count = u32::try_from(piece.block_count).expect("a unit");
+        let is_dirty = self.log.segments.is_dirty(from);
+        if !self.has_room(Stream::Relocate, block_count) {
+            if is_dirty {
+                self.spare_victim(piece);
+            }
+            return;
+        }
+        // Rule 1: version, checksum, epoch and dirty state stay.
+        let new = NewEntry {
+            slot: item.slot,
+            kind: EntryKind::Data,
+            start: piece.start,
+            block_count,
+            version: piece.version,
+            epoch: self.volume(item.slot).epoch,
+            is_dirty,
+        };
+        self.append_data(Stream::Relocate, new, source, Checksums::Keep(from), payload);
+    }
+
+    fn relocate_blank(&mut self, item: &Item) {
+        let Place::Blank { kind, header } = item.piece.place else { unreachable!() };
+        if !self.log.segments.is_live(header) {
+            return;
+        }
+        let mut winners = Vec::new();
+        self.winners(item.slot, item.piece.start, item.piece.end(), &mut winners);
+        winners
+            .retain(|piece| matches!(piece.place, Place::Blank { header: at, .. } if at == header));
+        for piece in winners {
+            if !self.has_room(Stream::Relocate, 0) {
+                self.spare_victim(&piece);
+                return;
+            }
+            let new = NewEntry {
+                slot: item.slot,
+                kind: kind.entry_kind(),
+                start: piece.start,
+                block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
+                version: piece.version,
+                epoch: self.volume(item.slot).epoch,
+                is_dirty: self.log.segments.is_dirty(header),
+            };
+            self.append_bare(Stream::Relocate, new);
+        }
+    }
+
+    /// A clean block that cannot be read is forgotten with its segment; a dirty one is read again,
+    /// then an error from now on (rule 12).
+    fn on_unreadable(&mut self, item: &Item, offset: u32, is_io_error: bool) {
+        let block = item.piece.start + u64::from(offset);
+        let piece = item.piece.clip(block, block + 1);
+        let Place::Data(position) = piece.place else { unreachable!() };
+        if !self.log.segments.is_dirty(position) {
+            return;
+        }
+        if item.attempts < READ_ATTEMPTS_MAX {
+            let attempts = item.attempts + 1;
+            self.reclaim.items.push(Item { slot: item.slot, piece, attempts });
+            return;
+        }
+        if is_io_error || !self.has_room(Stream::Relocate, 0) {
+            self.spare_victim(&piece);
+            return;
+        }
+        self.poison(item.slot, block, position);
+    }
+
+    fn spare_victim(&mut self, piece: &Piece) {
+        let segment = self.piece_segment(piece);
+        let victims = &mut self.reclaim.victims;
+        if let Some(victim) = victims.iter_mut().find(|v| Some(v.segment) == segment) {
+            victim.is_spared = true;
+        }
+    }
+
+    pub(crate) fn on_reclaim_woken(&mut self, ended: Ended) {
+        if ended == Ended::Failed {
+            return;
+        }
+        match self.reclaim.state {
+            State::Completing => {
+                self.reclaim.state = State::Flushing;
+                self.join_cache_flush(Waiter::Reclaim);
+            }
+            State::Flushing => self.append_drops(),
+            State::DropCompleting => {
+                self.reclaim.state = State::DropFlushing;
+                self.join_cache_flush(Waiter::Reclaim);
+            }
+            State::DropFlushing => self.forget_victims(),
+            State::Idle | State::Loading | State::Relocating => unreachable!("nothing is awaited"),
+        }
+    }
+
+    /// What supersedes and relocates blocks of the victims is durable: now their drops.
+    fn append_drops(&mut self) {
+        let mut has_drops = false;
+        for index in 0..self.reclaim.victims.len() {
+            let victim = &self.reclaim.victims[index];
+            let segment = victim.segment;
+            if victim.is_spared || self.log.segments.get(segment).mapped == 0 {
+                continue;
+            }
+            if self.has_room(Stream::Relocate, 0) {
+                self.append_drop(segment);
+                has_drops = true;
+            } else {
+                self.reclaim.victims[index].is_spared = true;
+            }
+        }
+        if has_drops {
+            self.reclaim.state = State::DropCompleting;
+            self.wait_for_frontier(Waiter::Reclaim);
+        } else {
+            self.forget_victims();
+        }
+    }
+
+    /// Rule 3: the drops are durable; the index may forget.
+    fn forget_victims(&mut self) {
+        for victim in core::mem::take(&mut self.reclaim.victims) {
+            if victim.is_spared {
+                self.log.segments.get_mut(victim.segment).state = SegmentState::Closed;
+                continue;
+            }
+            for (slot, piece) in self.pieces_in_segment(victim.segment, &victim.ranges) {
+                self.forget_piece(slot, &piece);
+            }
+            let now = self.log.last_sequence;
+            let segment = self.log.segments.get_mut(victim.segment);
+            assert_eq!(segment.mapped, 0);
+            assert_eq!(segment.live, 0);
+            segment.state = SegmentState::Dropped(now);
+        }
+        self.reclaim.items.clear();
+        self.reclaim.next_item = 0;
+        self.reclaim.state = State::Idle;
+    }
+
+    fn forget_piece(&mut self, slot: VolumeSlot, piece: &Piece) {
+        match piece.place {
+            Place::Data(position) => {
+                let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                for block in position.0..position.0 + count {
+                    // Never dirty: that was appended again, or its superseder is durable.
+                    assert!(!self.log.segments.is_dirty(CacheBlock(block)));
+                    self.log.segments.clear_live(CacheBlock(block));
+                }
+                self.set_counters.dropped_blocks += piece.block_count;
+            }
+            Place::Blank { header, .. } => {
+                assert!(!self.log.segments.is_dirty(header));
+                if self.log.segments.is_live(header) {
+                    self.retire(slot, piece);
+                }
+            }
+            Place::Absent => return,
+        }
+        let index = &mut self.volume_mut(slot).index;
+        index.complete.remove(piece.start, piece.end());
+        self.unmap(piece);
+    }
+}

@@ -1,0 +1,477 @@
+//! Commands of the operator.
+//!
+//! A change of mode goes through stages: write back what the new mode may not leave dirty, while clients
+//! go on (their writes go through); hold new requests back and wait for the old mode's; void what the
+//! new mode cannot vouch for; make the change durable; let the requests go. An answer comes when the
+//! state it tells of is durable, never before.
+
+use crate::engine::{Engine, Phase};
+use crate::event::{Command, CommandError, CommandId, Event};
+use crate::format::superblock::{AddVolumeError, NewVolume};
+use crate::index::{Piece, Place};
+use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
+use crate::payload::Payload;
+use crate::units::{CacheBlock, VolumeSlot};
+use crate::volume::{HostMarkState, Service};
+use crate::wake::Waiter;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Goal {
+    Mode(CacheMode),
+    Drain,
+    Detach,
+    Invalidate,
+    Settings,
+    Attach,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Dirty data goes home; clients go on.
+    Leaving,
+    /// New requests wait; those under way end, and what they left dirty goes home.
+    Gated,
+    /// The superblock is being written.
+    Superblock,
+    /// A checkpoint with the clean state is being written.
+    Checkpoint,
+    /// All is durable.
+    Done,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct VolumeCommand {
+    id: CommandId,
+    goal: Goal,
+    stage: Stage,
+}
+
+/// Commands that may wait for the end of recovery.
+pub(crate) const EARLY_COMMANDS_MAX: usize = 64;
+
+impl VolumeCommand {
+    pub(crate) fn id(&self) -> CommandId {
+        self.id
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        let leaves = match self.goal {
+            Goal::Mode(mode) => !mode.keeps_dirty(),
+            Goal::Drain | Goal::Detach => true,
+            Goal::Invalidate | Goal::Settings | Goal::Attach => false,
+        };
+        leaves && matches!(self.stage, Stage::Leaving | Stage::Gated)
+    }
+}
+
+impl Engine {
+    pub(crate) fn start_command(&mut self, id: CommandId, command: Command) {
+        if self.stopping.is_some() || !matches!(self.phase, Phase::Serving) {
+            self.end_command(id, Err(CommandError::Busy));
+            return;
+        }
+        if self.is_cache_failed() && command != Command::Stop {
+            self.end_command(id, Err(CommandError::CacheFailed));
+            return;
+        }
+        match command {
+            Command::Attach { volume, facts } => self.attach(id, &volume, facts),
+            Command::Detach { volume } => self.start_volume_command(id, volume, Goal::Detach),
+            Command::SetMode { volume, mode } => {
+                self.start_volume_command(id, volume, Goal::Mode(mode));
+            }
+            Command::Drain { volume } => self.start_volume_command(id, volume, Goal::Drain),
+            Command::Invalidate { volume } => {
+                let has_dirty = self
+                    .volumes
+                    .get(usize::from(volume.0))
+                    .and_then(Option::as_ref)
+                    .is_some_and(|volume| volume.dirty_blocks > 0 && volume.mode.keeps_dirty());
+                if has_dirty {
+                    self.end_command(id, Err(CommandError::Dirty));
+                } else {
+                    self.start_volume_command(id, volume, Goal::Invalidate);
+                }
+            }
+            Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
+            Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
+            Command::Stop => self.stopping = Some(id),
+        }
+    }
+
+    pub(crate) fn end_command(
+        &mut self,
+        command: CommandId,
+        result: Result<Option<VolumeSlot>, CommandError>,
+    ) {
+        self.events.push_back(Event::CommandComplete { command, result });
+    }
+
+    fn start_volume_command(&mut self, id: CommandId, slot: VolumeSlot, goal: Goal) {
+        let volume = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut);
+        let Some(volume) = volume.filter(|volume| volume.facts.is_some()) else {
+            self.end_command(id, Err(CommandError::NoSuchVolume));
+            return;
+        };
+        if volume.command.is_some() {
+            self.end_command(id, Err(CommandError::Busy));
+            return;
+        }
+        volume.command = Some(VolumeCommand { id, goal, stage: Stage::Leaving });
+    }
+
+    fn set_volume(&mut self, id: CommandId, slot: VolumeSlot, settings: VolumeSettings) {
+        if settings.writeback_percent > 100 {
+            self.end_command(id, Err(CommandError::Invalid));
+            return;
+        }
+        self.start_volume_command(id, slot, Goal::Settings);
+        let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        if volume.command.is_some_and(|command| command.id == id) {
+            volume.settings = settings;
+            self.stored_volume(slot).settings = settings;
+            self.to_superblock_stage(slot);
+        }
+    }
+
+    fn set_cache_set(&mut self, id: CommandId, settings: SetSettings) {
+        self.settings = settings;
+        self.superblock.settings = settings;
+        self.set_commands.push_back(id);
+        self.write_superblock(Waiter::SetCommand);
+    }
+
+    pub(crate) fn on_set_command_durable(&mut self) {
+        if let Some(id) = self.set_commands.pop_front() {
+            self.events.push_back(Event::TableChanged);
+            self.end_command(id, Ok(None));
+        }
+    }
+
+    fn stored_volume(&mut self, slot: VolumeSlot) -> &mut crate::format::superblock::Volume {
+        let stored = self.superblock.volumes[usize::from(slot.0)].as_mut();
+        stored.expect("a volume in service is in the table")
+    }
+
+    fn attach(&mut self, id: CommandId, new: &NewVolume, facts: OriginFacts) {
+        let slot = match self.superblock.add_volume(new) {
+            Ok(slot) => slot,
+            Err(error) => {
+                let error = match error {
+                    AddVolumeError::TableFull => CommandError::TableFull,
+                    AddVolumeError::NameTaken => CommandError::NameTaken,
+                    AddVolumeError::BadName | AddVolumeError::PathTooLong => CommandError::Invalid,
+                };
+                self.end_command(id, Err(error));
+                return;
+            }
+        };
+        // Rule 10: the id is durable before it is used.
+        self.create_volume(slot, Some(facts));
+        let volume = self.volume_mut(slot);
+        volume.is_gated = true;
+        volume.command = Some(VolumeCommand { id, goal: Goal::Attach, stage: Stage::Gated });
+        self.to_superblock_stage(slot);
+    }
+
+    fn to_superblock_stage(&mut self, slot: VolumeSlot) {
+        self.set_stage(slot, Stage::Superblock);
+        self.write_superblock(Waiter::Command(slot));
+    }
+
+    fn set_stage(&mut self, slot: VolumeSlot, stage: Stage) {
+        let command = self.volume_mut(slot).command.as_mut();
+        command.expect("a command is under way").stage = stage;
+    }
+
+    /// Moves every command on that can go on.
+    pub(crate) fn advance_commands(&mut self, payload: &mut dyn Payload) {
+        for slot in self.volume_slots() {
+            let Some(command) = self.volume(slot).command else { continue };
+            match command.stage {
+                Stage::Leaving => self.advance_leaving(slot, command),
+                Stage::Gated => self.advance_gated(slot, command),
+                Stage::Done => self.finish_command(slot, command, payload),
+                Stage::Superblock | Stage::Checkpoint => {}
+            }
+        }
+        self.advance_stop(payload);
+    }
+
+    fn advance_leaving(&mut self, slot: VolumeSlot, command: VolumeCommand) {
+        if command.is_leaving() && self.volume(slot).dirty_blocks > 0 {
+            return;
+        }
+        self.volume_mut(slot).is_gated = true;
+        self.set_stage(slot, Stage::Gated);
+        self.advance_gated(slot, command);
+    }
+
+    /// Rule 10: a mode switch waits for the operations of the old mode.
+    fn advance_gated(&mut self, slot: VolumeSlot, command: VolumeCommand) {
+        let volume = self.volume(slot);
+        if volume.operations > 0 || !volume.locks.is_idle() {
+            return;
+        }
+        let leaves = command.is_leaving() || command.goal == Goal::Invalidate;
+        if leaves && volume.dirty_blocks > 0 {
+            self.volume_mut(slot).needs_writeback = true;
+            return;
+        }
+        match command.goal {
+            Goal::Mode(mode) => {
+                if mode == CacheMode::Passthrough {
+                    self.void_volume(slot);
+                }
+                self.stored_volume(slot).mode = mode;
+            }
+            Goal::Drain => {
+                if self.volume(slot).mode.keeps_dirty() {
+                    self.stored_volume(slot).mode = CacheMode::Writethrough;
+                }
+            }
+            Goal::Invalidate => self.void_volume(slot),
+            Goal::Detach => {
+                // Other jobs may still hold pieces of the volume: not before they are between rounds.
+                if !self.writeback.is_idle() || !self.reclaim.is_idle() {
+                    return;
+                }
+                self.void_volume(slot);
+                self.superblock.volumes[usize::from(slot.0)] = None;
+            }
+            Goal::Settings | Goal::Attach => {}
+        }
+        self.to_superblock_stage(slot);
+    }
+
+    pub(crate) fn on_command_woken(&mut self, slot: VolumeSlot) {
+        let Some(volume) = self.volumes[usize::from(slot.0)].as_ref() else { return };
+        let Some(command) = volume.command else { return };
+        match command.stage {
+            Stage::Superblock => {
+                let makes_clean = match command.goal {
+                    Goal::Mode(mode) => !mode.keeps_dirty(),
+                    Goal::Drain | Goal::Detach => true,
+                    Goal::Invalidate | Goal::Settings | Goal::Attach => false,
+                };
+                if makes_clean {
+                    // Promise 5: answers only when the clean state is durable.
+                    self.set_stage(slot, Stage::Checkpoint);
+                    self.wait_for_checkpoint(Waiter::Command(slot));
+                } else {
+                    self.set_stage(slot, Stage::Done);
+                }
+            }
+            Stage::Checkpoint => self.set_stage(slot, Stage::Done),
+            Stage::Leaving | Stage::Gated | Stage::Done => {}
+        }
+    }
+
+    fn finish_command(
+        &mut self,
+        slot: VolumeSlot,
+        command: VolumeCommand,
+        payload: &mut dyn Payload,
+    ) {
+        if command.goal == Goal::Detach {
+            if !self.writeback.is_idle() || !self.reclaim.is_idle() {
+                return;
+            }
+            self.events.push_back(Event::DirtyEnded { volume: slot });
+            self.remove_volume(slot, payload);
+        } else {
+            let stored = self.stored_volume(slot).mode;
+            let volume = self.volume_mut(slot);
+            volume.mode = stored;
+            volume.command = None;
+            volume.is_gated = false;
+            if !stored.keeps_dirty() && volume.host_mark != HostMarkState::Clear {
+                volume.host_mark = HostMarkState::Clear;
+                self.events.push_back(Event::DirtyEnded { volume: slot });
+            }
+            self.release_gated(slot, payload);
+        }
+        self.events.push_back(Event::TableChanged);
+        self.end_command(command.id, Ok(Some(slot)));
+    }
+
+    pub(crate) fn release_gated(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
+        let gated = core::mem::take(&mut self.volume_mut(slot).gated);
+        for request in gated {
+            self.start_request(request, payload);
+        }
+    }
+
+    fn remove_volume(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
+        let volume = self.volumes[usize::from(slot.0)].take().expect("it is detached now");
+        assert_eq!(volume.operations, 0);
+        assert_eq!(volume.dirty_blocks, 0);
+        for request in volume.gated {
+            self.start_request(request, payload);
+        }
+    }
+
+    /// The origin failed while a command waits for dirty data to go home: it ends, the data stays
+    /// dirty, and the volume goes on in its old mode.
+    pub(crate) fn on_drain_failed(&mut self, slot: VolumeSlot) {
+        let Some(command) = self.volume(slot).command else { return };
+        if command.stage == Stage::Leaving && command.is_leaving() {
+            self.volume_mut(slot).command = None;
+            self.end_command(command.id, Err(CommandError::OriginFailed));
+        }
+    }
+
+    /// Gives a command up. It ends with `Cancelled`, unless it is beyond writing back, when it ends by
+    /// itself soon.
+    pub fn cancel_command(&mut self, id: CommandId) {
+        for slot in self.volume_slots() {
+            let volume = self.volume_mut(slot);
+            let is_it = volume
+                .command
+                .is_some_and(|command| command.id == id && command.stage == Stage::Leaving);
+            if is_it {
+                volume.command = None;
+                self.end_command(id, Err(CommandError::Cancelled));
+            }
+        }
+    }
+
+    /// Stop: no new requests; those under way end; what is home is flushed; a last checkpoint.
+    fn advance_stop(&mut self, payload: &mut dyn Payload) {
+        let Some(id) = self.stopping else { return };
+        if !matches!(self.phase, Phase::Serving) {
+            return;
+        }
+        for slot in self.volume_slots() {
+            self.release_gated(slot, payload);
+        }
+        if self.is_cache_failed() {
+            if self.operations.len() == 0 {
+                self.phase = Phase::Stopped;
+                self.end_command(id, Err(CommandError::CacheFailed));
+            }
+            return;
+        }
+        let is_busy = self.operations.len() > 0
+            || !self.writeback.is_idle()
+            || !self.reclaim.is_idle()
+            || !self.superblock_writer.is_idle()
+            || !self.misses_are_done()
+            || self.volumes.iter().flatten().any(|volume| volume.command.is_some());
+        if is_busy {
+            return;
+        }
+        let mut waits_for_flush = false;
+        for slot in self.volume_slots() {
+            let volume = self.volume_mut(slot);
+            if !volume.homed.is_empty() {
+                waits_for_flush = true;
+                if !volume.flushes.is_under_way() && !volume.flushes.is_due() {
+                    volume.flushes.join(Waiter::Nobody);
+                }
+            }
+        }
+        if waits_for_flush {
+            return;
+        }
+        if !self.is_stop_checkpointing {
+            self.is_stop_checkpointing = true;
+            self.wait_for_checkpoint(Waiter::Stop);
+        }
+    }
+
+    fn misses_are_done(&self) -> bool {
+        self.misses.len() == 0
+    }
+
+    pub(crate) fn on_stop_durable(&mut self) {
+        let Some(id) = self.stopping else { return };
+        for slot in self.volume_slots() {
+            let volume = self.volume_mut(slot);
+            if volume.dirty_blocks == 0 && volume.host_mark == HostMarkState::Set {
+                volume.host_mark = HostMarkState::Clear;
+                self.events.push_back(Event::DirtyEnded { volume: slot });
+            }
+        }
+        self.phase = Phase::Stopped;
+        self.end_command(id, Ok(None));
+    }
+
+    /// Rule 10: a higher generation, durable before it matters, voids every record of the volume.
+    /// Nothing dirty is left and no operation is under way.
+    pub(crate) fn void_volume(&mut self, slot: VolumeSlot) {
+        assert_eq!(self.volume(slot).dirty_blocks, 0);
+        self.cancel_all_misses(slot);
+        self.stored_volume(slot).generation.0 += 1;
+        self.clear_index(slot);
+        let generation = self.stored_volume(slot).generation;
+        self.volume_mut(slot).generation = generation;
+    }
+
+    /// Forgets all copies of a volume.
+    pub(crate) fn clear_index(&mut self, slot: VolumeSlot) {
+        let pending: alloc::vec::Vec<_> = self.volume(slot).index.pending.all_pieces().collect();
+        let complete: alloc::vec::Vec<_> = self.volume(slot).index.complete.all_pieces().collect();
+        self.volume_mut(slot).index.pending.clear();
+        self.volume_mut(slot).index.complete.clear();
+        for piece in pending.iter().chain(&complete) {
+            self.retire_void(piece);
+        }
+        for piece in &complete {
+            self.unmap(piece);
+        }
+        self.volume_mut(slot).dirty_blocks = 0;
+    }
+
+    /// The bits of a copy go, whether or not it was the newest.
+    fn retire_void(&mut self, piece: &Piece) {
+        match piece.place {
+            Place::Data(position) => {
+                let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                for block in position.0..position.0 + count {
+                    self.log.segments.clear_live(CacheBlock(block));
+                }
+            }
+            Place::Blank { header, .. } => {
+                if let Some(blank) = self.log.blanks.get_mut(&header.0) {
+                    blank.live_blocks = 0;
+                }
+                self.log.segments.clear_live(header);
+            }
+            Place::Absent => {}
+        }
+    }
+
+    /// Asks the host to note that dirty data may exist, once.
+    pub(crate) fn ask_for_dirty_mark(&mut self, slot: VolumeSlot) {
+        let volume = self.volume_mut(slot);
+        if volume.host_mark == HostMarkState::Clear {
+            volume.host_mark = HostMarkState::Asked;
+            self.events.push_back(Event::DirtyBegins { volume: slot });
+        }
+    }
+
+    pub(crate) fn on_host_state_saved(&mut self, slot: VolumeSlot) {
+        let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
+        else {
+            return;
+        };
+        if self.cache_failed {
+            if volume.service == Service::Quiesced && volume.facts.is_some() && volume.is_gated {
+                volume.service = Service::WithoutCache;
+                volume.is_gated = false;
+                self.needs_ungating.push(slot);
+            }
+            return;
+        }
+        if volume.host_mark == HostMarkState::Asked {
+            volume.host_mark = HostMarkState::Set;
+            for waiter in core::mem::take(&mut volume.mark_waiters) {
+                self.wake(waiter, crate::wake::Ended::Well);
+            }
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What the engine tells about itself. Nothing here changes anything but counters.
+
+use alloc::vec::Vec;
+
+use crate::engine::{Engine, Phase};
+use crate::format::superblock::Superblock;
+use crate::index::{BlankKind, Place};
+use crate::status::{BlockState, SetCounters, SetStatus, VolumeState, VolumeStatus};
+use crate::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
+use crate::volume::Service;
+
+impl Engine {
+    /// The superblock in force.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Sets all counters to zero.
+    pub fn reset_counters(&mut self) {
+        self.set_counters = SetCounters::default();
+        self.checkpoint.on_counters_reset();
+        for volume in self.volumes.iter_mut().flatten() {
+            volume.counters = Default::default();
+        }
+    }
+
+    /// State of the set.
+    #[must_use]
+    pub fn status(&self, now: Time) -> SetStatus {
+        let _ = now;
+        let segments = self.log.segments.len();
+        let segments_done = match &self.phase {
+            Phase::Recovering(recovery) => recovery.segments_done(),
+            _ => segments,
+        };
+        let volumes = || self.volumes.iter().flatten();
+        SetStatus {
+            is_serving: matches!(self.phase, Phase::Serving),
+            is_cache_failed: self.cache_failed,
+            segments,
+            free_segments: self.log.segments.free_count(),
+            segment_blocks: self.log.segments.segment_blocks(),
+            cached_blocks: volumes().map(|v| v.index.complete.data_block_count()).sum(),
+            dirty_blocks: volumes().map(|v| v.dirty_blocks).sum(),
+            memory_bytes: self.memory_bytes(),
+            settings: self.settings,
+            recovery_ms: self.recovery_ms,
+            recovered_records: self.recovered_records,
+            recovery_segments: (segments_done, segments),
+            counters: self.set_counters,
+        }
+    }
+
+    /// State of a volume.
+    #[must_use]
+    pub fn volume_status(&self, now: Time, slot: VolumeSlot) -> Option<VolumeStatus> {
+        let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
+        let state = match volume.service {
+            _ if volume.facts.is_none() => VolumeState::OriginMissing,
+            Service::Quiesced => VolumeState::Quiesced,
+            Service::WithoutCache => VolumeState::WithoutCache,
+            Service::Cached if volume.is_leaving() => VolumeState::Draining,
+            Service::Cached => VolumeState::Serving,
+        };
+        Some(VolumeStatus {
+            slot,
+            state,
+            mode: volume.mode,
+            settings: volume.settings,
+            cached_blocks: volume.index.complete.data_block_count(),
+            cached_extents: volume.index.complete.extent_count() as u64,
+            dirty_blocks: volume.dirty_blocks,
+            dirty_age_ms: if volume.dirty_blocks > 0 { self.oldest_dirty_ms(now) } else { 0 },
+            requests_in_flight: volume.operations as u64 + volume.gated.len() as u64,
+            counters: volume.counters,
+        })
+    }
+
+    /// Age of the oldest segment with dirty blocks: no dirty block is older.
+    fn oldest_dirty_ms(&self, now: Time) -> u64 {
+        let oldest = self
+            .log
+            .segments
+            .iter()
+            .filter(|(_, segment)| segment.dirty > 0)
+            .map(|(_, segment)| segment.opened_at)
+            .min();
+        oldest.map_or(0, |at| now.nanoseconds_since(at) / 1_000_000)
+    }
+
+    /// Bytes of memory of index, checksums and bits.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let index: usize = self
+            .volumes
+            .iter()
+            .flatten()
+            .map(|v| v.index.complete.memory_bytes() + v.index.pending.memory_bytes())
+            .sum();
+        let blanks = self.log.blanks.len() * 96;
+        let policy = self.policy.memory_bytes();
+        (index + blanks + policy + self.log.segments.memory_bytes()) as u64
+    }
+
+    /// Which blocks of an extent are cached and dirty: runs in order that cover it.
+    #[must_use]
+    pub fn map(&self, extent: OriginExtent) -> Vec<(OriginBlock, u64, BlockState)> {
+        let mut runs: Vec<(OriginBlock, u64, BlockState)> = Vec::new();
+        let mut push = |start: u64, end: u64, state: BlockState| {
+            if start == end {
+                return;
+            }
+            match runs.last_mut() {
+                Some(last) if last.2 == state => last.1 += end - start,
+                _ => runs.push((OriginBlock(start), end - start, state)),
+            }
+        };
+        let mut pieces = Vec::new();
+        let slot = usize::from(extent.volume.0);
+        if let Some(volume) = self.volumes.get(slot).and_then(Option::as_ref) {
+            volume.index.complete.pieces(extent.start.0, extent.end().0, &mut pieces);
+        }
+        let mut at = extent.start.0;
+        for piece in &pieces {
+            push(at, piece.start, BlockState::NotCached);
+            match piece.place {
+                Place::Data(position) => {
+                    for offset in 0..piece.block_count {
+                        let skipped = u32::try_from(offset).expect("data pieces are small");
+                        let position = crate::units::CacheBlock(position.0 + skipped);
+                        let is_dirty = self.log.segments.is_dirty(position);
+                        let state = if is_dirty { BlockState::Dirty } else { BlockState::Clean };
+                        push(piece.start + offset, piece.start + offset + 1, state);
+                    }
+                }
+                Place::Blank { kind: BlankKind::Poison, .. } => {
+                    push(piece.start, piece.end(), BlockState::Dirty);
+                }
+                Place::Blank { header, .. } => {
+                    let is_dirty = self.log.segments.is_dirty(header);
+                    let state = if is_dirty { BlockState::Dirty } else { BlockState::Clean };
+                    push(piece.start, piece.end(), state);
+                }
+                Place::Absent => push(piece.start, piece.end(), BlockState::NotCached),
+            }
+            at = piece.end();
+        }
+        push(at, extent.end().0, BlockState::NotCached);
+        runs
+    }
+}

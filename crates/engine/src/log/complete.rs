@@ -1,0 +1,258 @@
+//! Completion: what the device has written becomes visible, in order (rule 2).
+
+use super::{RecordEntry, RecordState, Tombstone, WRITE_FAILURES_MAX};
+use crate::engine::Engine;
+use crate::format::record::EntryKind;
+use crate::index::{BlankKind, Piece, Place};
+use crate::io::{IoError, IoResult};
+use crate::payload::{BufferId, Payload};
+use crate::slab::Key;
+use crate::units::{CacheBlock, Generation, VolumeSlot};
+use crate::wake::{Ended, Waiter};
+
+impl Engine {
+    pub(crate) fn on_record_complete(
+        &mut self,
+        key: Key,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let record = &mut self.log.records[key];
+        assert_eq!(record.state, RecordState::Writing);
+        let segment = record.segment;
+        if let Some(header) = record.header.take() {
+            payload.release(header);
+        }
+        match result {
+            Ok(()) => {
+                record.state = RecordState::Written;
+                self.log.write_failures = 0;
+            }
+            Err(error) => {
+                record.state = RecordState::Failed;
+                self.set_counters.cache_errors += 1;
+                self.log.write_failures += 1;
+                self.seal_segment(segment);
+                let is_final =
+                    error == IoError::Gone || self.log.write_failures >= WRITE_FAILURES_MAX;
+                if is_final {
+                    self.fail_cache();
+                }
+            }
+        }
+        if self.is_cache_failed() {
+            self.needs_failure_cleanup = true;
+            return;
+        }
+        self.complete_records(segment, payload);
+        self.rewrite_failed(segment, payload);
+    }
+
+    /// Rule 2: a record is complete when it is written and all earlier ones of its segment are.
+    fn complete_records(&mut self, segment: u32, payload: &mut dyn Payload) {
+        while let Some(key) = self.log.segments.get(segment).in_flight.front().copied() {
+            if self.log.records[key].state != RecordState::Written {
+                break;
+            }
+            self.log.segments.get_mut(segment).in_flight.pop_front();
+            self.complete_record(key, payload);
+        }
+        self.write_summary(segment, payload);
+    }
+
+    fn complete_record(&mut self, key: Key, payload: &mut dyn Payload) {
+        let record = self.log.records.remove(key).expect("it was in flight");
+        for slice in &record.slices {
+            payload.release(slice.buffer);
+        }
+        self.log.stream_mut(record.stream).in_flight -= 1;
+        self.log.segments.get_mut(record.segment).flush_needed = self.log.flushes.next_number();
+        for placed in &record.entries {
+            self.complete_entry(record.segment, placed);
+        }
+        let was_incomplete = self.log.incomplete.remove(&record.first_sequence.0);
+        assert!(was_incomplete);
+        for waiter in record.waiters {
+            self.wake(waiter, Ended::Well);
+        }
+        self.on_frontier_moved();
+    }
+
+    fn complete_entry(&mut self, segment: u32, placed: &RecordEntry) {
+        let entry = &placed.entry;
+        let Some(slot) = placed.slot else { return };
+        let header = self.log.position(segment, placed.block);
+        let place = match entry.kind {
+            EntryKind::Data => Place::Data(header),
+            EntryKind::Zeroes { may_unmap } => {
+                Place::Blank { kind: BlankKind::Zeroes { may_unmap }, header }
+            }
+            EntryKind::Discard => Place::Blank { kind: BlankKind::Discard, header },
+            EntryKind::Poison => Place::Blank { kind: BlankKind::Poison, header },
+            EntryKind::Invalidate => Place::Absent,
+            EntryKind::Drop { .. } | EntryKind::Mark { .. } => return,
+        };
+        // Rule 10: a generation raised since voids the entry.
+        let is_current = self.volumes[usize::from(slot.0)].as_ref().is_some_and(|volume| {
+            volume.id == entry.volume && volume.generation == entry.volume_generation
+        });
+        if !is_current {
+            if entry.kind.is_blank() {
+                self.forget_dead_blank(header);
+            }
+            return;
+        }
+        let piece = Piece {
+            start: entry.start,
+            block_count: u64::from(entry.block_count),
+            version: entry.version,
+            place,
+        };
+        let (mut removed, mut inserted) = self.scratch.take_pieces();
+        let after = self.log.last_sequence;
+        let index = &mut self.volume_mut(slot).index;
+        let is_ours = |other: &Piece| {
+            other.version == piece.version
+                && piece.clip(other.start, other.end()).place == other.place
+        };
+        index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
+        removed.clear();
+        // Rule 1: versions are compared when a record completes, so a late completion never wins.
+        index.complete.replace(piece, &mut removed, &mut inserted);
+        for old in &removed {
+            self.unmap(old);
+        }
+        for new in &inserted {
+            self.map_piece(slot, new, after);
+        }
+        if let Place::Blank { header, .. } = place {
+            self.forget_dead_blank(header);
+        }
+        self.scratch.put_pieces(removed, inserted);
+    }
+
+    fn map_piece(&mut self, slot: VolumeSlot, piece: &Piece, after: crate::units::SequenceNumber) {
+        match piece.place {
+            Place::Data(position) => {
+                let (segment, _) = self.log.segments.locate(position);
+                let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                self.log.segments.get_mut(segment).mapped += count;
+            }
+            Place::Blank { header, .. } => {
+                let (segment, _) = self.log.segments.locate(header);
+                let blank = self.log.blanks.get_mut(&header.0).expect("it is in the log");
+                if blank.mapped_blocks == 0 {
+                    self.log.segments.get_mut(segment).mapped += 1;
+                }
+                blank.mapped_blocks += piece.block_count;
+            }
+            Place::Absent => self.log.tombstones.push_back(Tombstone {
+                after,
+                slot,
+                start: piece.start,
+                block_count: piece.block_count,
+                version: piece.version,
+            }),
+        }
+    }
+
+    /// The complete index no longer points at a piece.
+    pub(crate) fn unmap(&mut self, piece: &Piece) {
+        match piece.place {
+            Place::Data(position) => {
+                let (segment, _) = self.log.segments.locate(position);
+                let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                self.log.segments.get_mut(segment).mapped -= count;
+            }
+            Place::Blank { header, .. } => {
+                let (segment, _) = self.log.segments.locate(header);
+                let blank = self.log.blanks.get_mut(&header.0).expect("a mapped blank is known");
+                blank.mapped_blocks -= piece.block_count;
+                if blank.mapped_blocks == 0 {
+                    self.log.segments.get_mut(segment).mapped -= 1;
+                    self.forget_dead_blank(header);
+                }
+            }
+            Place::Absent => {}
+        }
+    }
+
+    /// At recovery: points the complete index at a piece.
+    pub(crate) fn map_recovered(&mut self, slot: VolumeSlot, piece: &Piece) {
+        let after = self.log.last_sequence;
+        self.map_piece(slot, piece, after);
+    }
+
+    fn on_frontier_moved(&mut self) {
+        let frontier = self.log.complete_through();
+        while let Some(tombstone) = self.log.tombstones.front().copied() {
+            if tombstone.after > frontier {
+                break;
+            }
+            self.log.tombstones.pop_front();
+            self.remove_tombstone(&tombstone);
+        }
+        let mut index = 0;
+        while index < self.log.frontier_waiters.len() {
+            if self.log.frontier_waiters[index].0 <= frontier.0 {
+                let (_, waiter) = self.log.frontier_waiters.swap_remove(index);
+                self.wake(waiter, Ended::Well);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn remove_tombstone(&mut self, tombstone: &Tombstone) {
+        let Some(volume) = self.volumes[usize::from(tombstone.slot.0)].as_mut() else { return };
+        let (mut removed, inserted) = self.scratch.take_pieces();
+        volume.index.complete.remove_matching(
+            tombstone.start,
+            tombstone.start + tombstone.block_count,
+            |piece| piece.place == Place::Absent && piece.version == tombstone.version,
+            &mut removed,
+        );
+        self.scratch.put_pieces(removed, inserted);
+    }
+
+    /// Wakes `waiter` when all records up to now are complete. What is being built counts.
+    pub(crate) fn wait_for_frontier(&mut self, waiter: Waiter) {
+        self.close_all_records();
+        let target = self.log.last_sequence.0;
+        if self.log.complete_through().0 >= target {
+            self.wake(waiter, Ended::Well);
+        } else {
+            self.log.frontier_waiters.push((target, waiter));
+        }
+    }
+
+    pub(crate) fn on_summary_complete(
+        &mut self,
+        segment: u32,
+        generation: Generation,
+        written: (BufferId, u32),
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        payload.release(written.0);
+        let next_flush = self.log.flushes.next_number();
+        let state = self.log.segments.get_mut(segment);
+        // A segment is not reused while its summary is under way.
+        assert_eq!(state.generation, generation);
+        state.is_summary_under_way = false;
+        if result.is_ok() {
+            state.summary_blocks = written.1;
+            state.flush_needed = next_flush;
+            // From here on the device has them; a damaged summary is made good from the index.
+            state.entries = alloc::vec::Vec::new();
+        } else {
+            self.set_counters.cache_errors += 1;
+        }
+    }
+
+    /// Position of a block on the cache device, in bytes.
+    pub(crate) fn cache_offset(&self, position: CacheBlock) -> u64 {
+        let geometry = &self.superblock.geometry;
+        geometry.segments_offset + u64::from(position.0) * crate::units::BLOCK_BYTES as u64
+    }
+}

@@ -1,0 +1,179 @@
+//! The log: segments filled front to back with records.
+//!
+//! `segments` is the table of segments with their bits and checksums. `append` puts entries into
+//! records, `complete` makes them visible, `rewrite` moves what a failed write took along.
+
+pub(crate) mod append;
+mod complete;
+mod rewrite;
+pub(crate) mod segments;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use crate::flush_group::{FlushGroup, FlushNumber};
+use crate::format::SetId;
+use crate::format::record::Entry;
+use crate::index::BlankKind;
+use crate::payload::{BufferId, BufferRange};
+use crate::slab::{Key, Slab};
+use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
+use crate::wake::Waiter;
+use segments::SegmentTable;
+
+/// Streams with an open segment each, so that lifetimes do not mix.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stream {
+    /// Client writes.
+    Client,
+    /// Promotions.
+    Promote,
+    /// Relocations, drops, invalidations, marks, poison: what the reserve is for (rule 11).
+    Relocate,
+}
+
+pub(crate) const STREAMS: [Stream; 3] = [Stream::Client, Stream::Promote, Stream::Relocate];
+/// Segments that only failed writes may open: one for each open segment (rule 11).
+pub(crate) const SPARE_SEGMENTS: u32 = 3;
+/// Segments that only `Stream::Relocate` may open.
+pub(crate) const RESERVE_SEGMENTS: u32 = 3;
+/// Segments that promotions leave to writes, so that fills never slow writes.
+pub(crate) const PROMOTE_MARGIN_SEGMENTS: u32 = 2;
+/// Records of a stream under way before further writes wait to share the next one. Enough to keep an
+/// SSD busy, few enough to gather batches.
+pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 4;
+/// Failed record writes in a row after which the cache device counts as failed.
+pub(crate) const WRITE_FAILURES_MAX: u32 = 8;
+
+/// An entry of a record under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecordEntry {
+    /// `None` for drops.
+    pub(crate) slot: Option<VolumeSlot>,
+    pub(crate) entry: Entry,
+    /// First payload block within the segment; for entries without payload the header's block.
+    pub(crate) block: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum RecordState {
+    /// Takes entries.
+    Building,
+    /// Has its sequence number, waits to be handed to the host.
+    Closed,
+    /// At the device.
+    Writing,
+    /// Written; complete once all earlier records of the segment are.
+    Written,
+    /// The device failed to write it.
+    Failed,
+}
+
+pub(crate) struct Record {
+    pub(crate) stream: Stream,
+    pub(crate) state: RecordState,
+    pub(crate) segment: u32,
+    /// Block of the header within the segment.
+    pub(crate) block: u32,
+    pub(crate) payload_blocks: u32,
+    pub(crate) entries: Vec<RecordEntry>,
+    pub(crate) slices: Vec<BufferRange>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) sequence: SequenceNumber,
+    /// The number under which it was first written (rule 2).
+    pub(crate) first_sequence: SequenceNumber,
+    pub(crate) previous: SequenceNumber,
+    pub(crate) header: Option<BufferId>,
+}
+
+#[derive(Default)]
+pub(crate) struct StreamState {
+    pub(crate) open: Option<u32>,
+    pub(crate) building: Option<Key>,
+    pub(crate) in_flight: usize,
+}
+
+/// A record of zeroes, a discard or poison that is in the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlankRecord {
+    pub(crate) slot: VolumeSlot,
+    pub(crate) kind: BlankKind,
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) version: Version,
+    /// Blocks of it that nothing appended later has superseded.
+    pub(crate) live_blocks: u64,
+    /// Blocks of it that the complete index points at.
+    pub(crate) mapped_blocks: u64,
+}
+
+/// State of the log. Its flows are methods of the engine, since they touch the index as well.
+pub(crate) struct Log {
+    pub(crate) set_id: SetId,
+    pub(crate) segments: SegmentTable,
+    pub(crate) streams: [StreamState; 3],
+    pub(crate) records: Slab<Record>,
+    /// Records with a sequence number, waiting to be handed to the host.
+    pub(crate) submit_queue: VecDeque<Key>,
+    pub(crate) last_sequence: SequenceNumber,
+    pub(crate) next_version: Version,
+    pub(crate) recovery_epoch: RecoveryEpoch,
+    /// First sequence numbers of records that are not complete.
+    pub(crate) incomplete: BTreeSet<u64>,
+    /// All records up to this one are durable.
+    pub(crate) durable_through: SequenceNumber,
+    pub(crate) flushes: FlushGroup,
+    /// What the flush under way will make durable.
+    pub(crate) flush_covers: SequenceNumber,
+    /// By position of the header.
+    pub(crate) blanks: BTreeMap<u32, BlankRecord>,
+    /// Tombstones in the complete maps: they go once every record up to the number is complete.
+    pub(crate) tombstones: VecDeque<Tombstone>,
+    /// Units that wait for log space, in order.
+    pub(crate) space_waiters: VecDeque<Waiter>,
+    /// Flows that wait until all records up to a number are complete.
+    pub(crate) frontier_waiters: Vec<(u64, Waiter)>,
+    pub(crate) write_failures: u32,
+    /// Order in which segments were opened.
+    pub(crate) next_open_order: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tombstone {
+    pub(crate) after: SequenceNumber,
+    pub(crate) slot: VolumeSlot,
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) version: Version,
+}
+
+impl Log {
+    pub(crate) fn stream(&self, stream: Stream) -> &StreamState {
+        &self.streams[stream as usize]
+    }
+
+    pub(crate) fn stream_mut(&mut self, stream: Stream) -> &mut StreamState {
+        &mut self.streams[stream as usize]
+    }
+
+    /// All records up to this one are complete.
+    pub(crate) fn complete_through(&self) -> SequenceNumber {
+        self.incomplete.first().map_or(self.last_sequence, |first| SequenceNumber(first - 1))
+    }
+
+    /// The device flush that makes the records of a segment durable that are complete now.
+    pub(crate) fn segment_flush(&self, segment: u32) -> FlushNumber {
+        self.segments.get(segment).flush_needed
+    }
+
+    pub(crate) fn take_version(&mut self) -> Version {
+        let version = self.next_version;
+        assert!(version.0 + 1 < crate::index::VERSION_LIMIT);
+        self.next_version.0 += 1;
+        version
+    }
+
+    pub(crate) fn position(&self, segment: u32, block: u32) -> CacheBlock {
+        CacheBlock(segment * self.segments.segment_blocks() + block)
+    }
+}

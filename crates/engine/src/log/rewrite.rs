@@ -1,0 +1,185 @@
+//! What a failed record write takes along (rule 2).
+//!
+//! The segment is sealed. The failed record and all that followed it in the segment are written again
+//! elsewhere, with their versions, under new sequence numbers that name the ones they replace: the
+//! failed record may have landed, and of equal copies the last one decides. Spare segments are kept
+//! for this (rule 11).
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::{Record, RecordState};
+use crate::engine::Engine;
+use crate::format::record::EntryKind;
+use crate::format::summary::PlacedEntry;
+use crate::index::{Piece, Place};
+use crate::log::segments::SegmentState;
+use crate::payload::Payload;
+use crate::slab::Key;
+use crate::units::CacheBlock;
+use crate::wake::Ended;
+
+impl Engine {
+    /// Nothing more is appended to a segment with a failed write.
+    pub(crate) fn seal_segment(&mut self, segment: u32) {
+        for stream in super::STREAMS {
+            if self.log.stream(stream).open == Some(segment) {
+                self.close_segment(stream);
+            }
+        }
+        self.log.segments.get_mut(segment).is_sealed = true;
+    }
+
+    /// Writes again what a failed write took along, once nothing of it is at the device any more.
+    pub(crate) fn rewrite_failed(&mut self, segment: u32, payload: &mut dyn Payload) {
+        let in_flight = &self.log.segments.get(segment).in_flight;
+        let Some(first) =
+            in_flight.iter().position(|key| self.log.records[*key].state == RecordState::Failed)
+        else {
+            return;
+        };
+        let moved: Vec<Key> = in_flight.iter().skip(first).copied().collect();
+        if moved.iter().any(|key| self.log.records[*key].state == RecordState::Writing) {
+            return;
+        }
+        if self.is_cache_failed() {
+            return;
+        }
+        let order = self.log.next_open_order;
+        self.log.next_open_order += 1;
+        let Some(to) = self.log.segments.open(order, self.now) else {
+            self.fail_cache();
+            return;
+        };
+        let stream = self.log.records[moved[0]].stream;
+        // A checkpoint cut that counts on the old place is taken again (rule 2).
+        self.checkpoint.cut_is_void = true;
+        let from_block = self.log.records[moved[0]].block;
+        self.log.submit_queue.retain(|key| !moved.contains(key));
+        let old = self.log.segments.get_mut(segment);
+        old.in_flight.truncate(first);
+        old.used_blocks = from_block;
+        old.entries.retain(|placed| placed.block < from_block);
+        for key in moved {
+            self.move_record(key, to);
+        }
+        self.log.segments.get_mut(to).state = SegmentState::Closed;
+        if self.log.stream(stream).open.is_none() {
+            self.log.segments.get_mut(to).state = SegmentState::Open;
+            self.log.stream_mut(stream).open = Some(to);
+        }
+        self.write_summary(segment, payload);
+    }
+
+    fn move_record(&mut self, key: Key, to: u32) {
+        let from = self.log.records[key].segment;
+        let new_block = self.log.segments.get(to).used_blocks;
+        self.log.last_sequence.0 += 1;
+        let sequence = self.log.last_sequence;
+        let record = &mut self.log.records[key];
+        let old_block = record.block;
+        let blocks = 1 + record.payload_blocks;
+        record.segment = to;
+        record.block = new_block;
+        record.sequence = sequence;
+        record.state = RecordState::Closed;
+        let entries = record.entries.clone();
+        for placed in &mut record.entries {
+            placed.block = placed.block - old_block + new_block;
+        }
+        let target = self.log.segments.get_mut(to);
+        record.previous = target.last_sequence;
+        target.last_sequence = sequence;
+        target.used_blocks += blocks;
+        target.in_flight.push_back(key);
+        for placed in &record.entries {
+            target.entries.push(PlacedEntry { entry: placed.entry, block: placed.block });
+        }
+        for offset in 1..blocks {
+            let crc = self.log.segments.get(from).crcs[(old_block + offset) as usize];
+            self.log.segments.get_mut(to).crcs[(new_block + offset) as usize] = crc;
+        }
+        for placed in &entries {
+            let Some(slot) = placed.slot else { continue };
+            let old = self.log.position(from, placed.block);
+            let new = self.log.position(to, placed.block - old_block + new_block);
+            if placed.entry.kind == EntryKind::Data {
+                for offset in 0..placed.entry.block_count {
+                    self.move_bits(CacheBlock(old.0 + offset), CacheBlock(new.0 + offset));
+                }
+            } else if placed.entry.kind.is_blank() {
+                self.move_bits(old, new);
+                if let Some(blank) = self.log.blanks.remove(&old.0) {
+                    self.log.blanks.insert(new.0, blank);
+                }
+            }
+            self.move_pending(slot, placed.entry.start, placed.entry.block_count, old, new);
+        }
+        self.log.submit_queue.push_back(key);
+    }
+
+    fn move_bits(&mut self, old: CacheBlock, new: CacheBlock) {
+        if self.log.segments.is_live(old) {
+            let is_dirty = self.log.segments.clear_live(old);
+            self.log.segments.set_live(new, is_dirty);
+        }
+    }
+
+    fn move_pending(
+        &mut self,
+        slot: crate::units::VolumeSlot,
+        start: u64,
+        block_count: u32,
+        old: CacheBlock,
+        new: CacheBlock,
+    ) {
+        let end = start + u64::from(block_count);
+        let Some(volume) = self.volumes[usize::from(slot.0)].as_mut() else { return };
+        let (mut removed, inserted) = self.scratch.take_pieces();
+        let moved = |piece: &Piece| match piece.place {
+            Place::Data(at) => {
+                let expected = u64::from(old.0) + (piece.start - start);
+                u64::from(at.0) == expected
+            }
+            Place::Blank { header, .. } => header == old,
+            Place::Absent => false,
+        };
+        volume.index.pending.remove_matching(start, end, moved, &mut removed);
+        for piece in &removed {
+            let place = match piece.place {
+                Place::Data(at) => Place::Data(CacheBlock(at.0 - old.0 + new.0)),
+                Place::Blank { kind, .. } => Place::Blank { kind, header: new },
+                Place::Absent => Place::Absent,
+            };
+            volume.index.pending.insert(Piece { place, ..*piece });
+        }
+        self.scratch.put_pieces(removed, inserted);
+    }
+
+    /// The cache device is given up: everything that waits for the log fails.
+    pub(crate) fn fail_records(&mut self, payload: &mut dyn Payload) {
+        self.log.submit_queue.clear();
+        for stream in super::STREAMS {
+            self.log.stream_mut(stream).building = None;
+        }
+        let idle: Vec<Key> = self
+            .log
+            .records
+            .iter()
+            .filter(|(_, record)| record.state != RecordState::Writing)
+            .map(|(key, _)| key)
+            .collect();
+        for key in idle {
+            let record: Record = self.log.records.remove(key).expect("listed above");
+            for slice in &record.slices {
+                payload.release(slice.buffer);
+            }
+            let in_flight: &mut VecDeque<Key> =
+                &mut self.log.segments.get_mut(record.segment).in_flight;
+            in_flight.retain(|other| *other != key);
+            for waiter in record.waiters {
+                self.wake(waiter, Ended::Failed);
+            }
+        }
+    }
+}

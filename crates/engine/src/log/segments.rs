@@ -1,0 +1,254 @@
+//! The table of segments: state, generation, live and dirty bits, checksums.
+//!
+//! Invariants: `live` and `dirty` count the bits; a dirty block is live; a free segment has neither.
+//! The bits are shared with a checkpoint that is being written and copied when they change (rule 6).
+
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::flush_group::FlushNumber;
+use crate::format::checkpoint::{Bits, bit, set_bit};
+use crate::format::summary::PlacedEntry;
+use crate::slab::Key;
+use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SegmentState {
+    Free,
+    /// A stream appends to it.
+    Open,
+    Closed,
+    /// Its blocks are being moved or forgotten.
+    Reclaiming,
+    /// Nothing of it counts; it is free once a checkpoint cut at or behind this record is durable, and no
+    /// reader is in it.
+    Dropped(SequenceNumber),
+    /// Being discarded on the device.
+    Discarding,
+}
+
+pub(crate) struct Segment {
+    pub(crate) state: SegmentState,
+    pub(crate) generation: Generation,
+    /// Blocks that its records take, the one that is being built included.
+    pub(crate) used_blocks: u32,
+    /// Blocks of its summary; zero until that is on the device.
+    pub(crate) summary_blocks: u32,
+    pub(crate) is_summary_under_way: bool,
+    /// What is in it: while the device has no summary.
+    pub(crate) entries: Vec<PlacedEntry>,
+    /// Number of entries, also when `entries` is not kept.
+    pub(crate) bits: Arc<Bits>,
+    pub(crate) live: u32,
+    pub(crate) dirty: u32,
+    /// Blocks (or blank records) that the complete index points at.
+    pub(crate) mapped: u32,
+    /// Reads under way.
+    pub(crate) pins: u32,
+    pub(crate) crcs: Vec<Crc32c>,
+    /// Records that are not complete, in order.
+    pub(crate) in_flight: VecDeque<Key>,
+    /// A write failed: what follows is written elsewhere.
+    pub(crate) is_sealed: bool,
+    pub(crate) last_sequence: SequenceNumber,
+    pub(crate) flush_needed: FlushNumber,
+    pub(crate) open_order: u64,
+    pub(crate) opened_at: Time,
+    /// A durable checkpoint no longer counts on it.
+    pub(crate) is_reusable: bool,
+}
+
+pub(crate) struct SegmentTable {
+    segments: Vec<Segment>,
+    free: VecDeque<u32>,
+    segment_blocks: u32,
+    dirty_blocks: u64,
+    no_bits: Arc<Bits>,
+}
+
+impl SegmentTable {
+    pub(crate) fn new(count: u32, segment_blocks: u32) -> SegmentTable {
+        let no_bits = Arc::new(Bits::new(0));
+        let segments = (0..count)
+            .map(|_| Segment {
+                state: SegmentState::Free,
+                generation: Generation(0),
+                used_blocks: 0,
+                summary_blocks: 0,
+                is_summary_under_way: false,
+                entries: Vec::new(),
+                bits: no_bits.clone(),
+                live: 0,
+                dirty: 0,
+                mapped: 0,
+                pins: 0,
+                crcs: Vec::new(),
+                in_flight: VecDeque::new(),
+                is_sealed: false,
+                last_sequence: SequenceNumber(0),
+                flush_needed: 0,
+                open_order: 0,
+                opened_at: Time(0),
+                is_reusable: false,
+            })
+            .collect();
+        SegmentTable {
+            segments,
+            free: (0..count).collect(),
+            segment_blocks,
+            dirty_blocks: 0,
+            no_bits,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        u32::try_from(self.segments.len()).expect("counted in u32")
+    }
+
+    pub(crate) fn segment_blocks(&self) -> u32 {
+        self.segment_blocks
+    }
+
+    pub(crate) fn free_count(&self) -> u32 {
+        u32::try_from(self.free.len()).expect("counted in u32")
+    }
+
+    /// Dirty bits in all segments; a blank record counts as one.
+    pub(crate) fn dirty_count(&self) -> u64 {
+        self.dirty_blocks
+    }
+
+    pub(crate) fn get(&self, segment: u32) -> &Segment {
+        &self.segments[segment as usize]
+    }
+
+    pub(crate) fn get_mut(&mut self, segment: u32) -> &mut Segment {
+        &mut self.segments[segment as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Segment)> {
+        (0u32..).zip(&self.segments)
+    }
+
+    /// Segment and block within it.
+    pub(crate) fn locate(&self, position: CacheBlock) -> (u32, u32) {
+        (position.0 / self.segment_blocks, position.0 % self.segment_blocks)
+    }
+
+    /// Takes a free segment into use with its next generation.
+    pub(crate) fn open(&mut self, order: u64, now: Time) -> Option<u32> {
+        let id = self.free.pop_front()?;
+        let blocks = self.segment_blocks;
+        let segment = &mut self.segments[id as usize];
+        assert_eq!(segment.state, SegmentState::Free);
+        assert_eq!((segment.live, segment.dirty, segment.mapped, segment.pins), (0, 0, 0, 0));
+        segment.state = SegmentState::Open;
+        segment.generation.0 += 1;
+        segment.used_blocks = 0;
+        segment.summary_blocks = 0;
+        segment.is_sealed = false;
+        segment.is_reusable = false;
+        segment.last_sequence = SequenceNumber(0);
+        segment.open_order = order;
+        segment.opened_at = now;
+        segment.bits = Arc::new(Bits::new(blocks));
+        segment.crcs = vec![Crc32c(0); blocks as usize];
+        Some(id)
+    }
+
+    /// Puts a segment back among the free ones.
+    pub(crate) fn release(&mut self, id: u32) {
+        let no_bits = self.no_bits.clone();
+        let segment = &mut self.segments[id as usize];
+        assert_eq!((segment.live, segment.dirty, segment.mapped, segment.pins), (0, 0, 0, 0));
+        assert!(segment.in_flight.is_empty());
+        segment.state = SegmentState::Free;
+        segment.bits = no_bits;
+        segment.crcs = Vec::new();
+        segment.entries = Vec::new();
+        segment.used_blocks = 0;
+        segment.summary_blocks = 0;
+        self.free.push_back(id);
+    }
+
+    /// At recovery: takes `id` out of the free list, to be filled from what the device holds.
+    pub(crate) fn adopt(&mut self, id: u32, generation: Generation, now: Time) {
+        self.free.retain(|free| *free != id);
+        let blocks = self.segment_blocks;
+        let segment = &mut self.segments[id as usize];
+        assert_eq!(segment.state, SegmentState::Free);
+        segment.state = SegmentState::Closed;
+        segment.generation = generation;
+        segment.opened_at = now;
+        segment.bits = Arc::new(Bits::new(blocks));
+        segment.crcs = vec![Crc32c(0); blocks as usize];
+    }
+
+    pub(crate) fn crc(&self, position: CacheBlock) -> Crc32c {
+        let (segment, block) = self.locate(position);
+        self.segments[segment as usize].crcs[block as usize]
+    }
+
+    pub(crate) fn is_dirty(&self, position: CacheBlock) -> bool {
+        let (segment, block) = self.locate(position);
+        bit(&self.segments[segment as usize].bits.dirty, block)
+    }
+
+    pub(crate) fn is_live(&self, position: CacheBlock) -> bool {
+        let (segment, block) = self.locate(position);
+        bit(&self.segments[segment as usize].bits.live, block)
+    }
+
+    pub(crate) fn set_live(&mut self, position: CacheBlock, is_dirty: bool) {
+        let (id, block) = self.locate(position);
+        let segment = &mut self.segments[id as usize];
+        let bits = Arc::make_mut(&mut segment.bits);
+        if set_bit(&mut bits.live, block, true) {
+            segment.live += 1;
+        }
+        if set_bit(&mut bits.dirty, block, is_dirty) {
+            if is_dirty {
+                segment.dirty += 1;
+                self.dirty_blocks += 1;
+            } else {
+                segment.dirty -= 1;
+                self.dirty_blocks -= 1;
+            }
+        }
+    }
+
+    /// The block is no longer the newest copy. Tells whether it was dirty.
+    pub(crate) fn clear_live(&mut self, position: CacheBlock) -> bool {
+        let was_dirty = self.clear_dirty(position);
+        let (id, block) = self.locate(position);
+        let segment = &mut self.segments[id as usize];
+        if bit(&segment.bits.live, block) {
+            set_bit(&mut Arc::make_mut(&mut segment.bits).live, block, false);
+            segment.live -= 1;
+        }
+        was_dirty
+    }
+
+    /// The origin has the block. Tells whether it was dirty.
+    pub(crate) fn clear_dirty(&mut self, position: CacheBlock) -> bool {
+        let (id, block) = self.locate(position);
+        let segment = &mut self.segments[id as usize];
+        if !bit(&segment.bits.dirty, block) {
+            return false;
+        }
+        set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block, false);
+        segment.dirty -= 1;
+        self.dirty_blocks -= 1;
+        true
+    }
+
+    /// Bytes of memory for checksums and bits.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let used = self.segments.len() - self.free.len();
+        let bits = 2 * self.segment_blocks.div_ceil(64) as usize * 8;
+        self.segments.len() * size_of::<Segment>()
+            + used * (self.segment_blocks as usize * size_of::<Crc32c>() + bits)
+    }
+}

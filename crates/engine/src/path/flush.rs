@@ -1,0 +1,205 @@
+//! FLUSH, and the flushes of the devices (rules 2 and 5, promise 3).
+
+use alloc::vec::Vec;
+
+use crate::engine::{Engine, IoPurpose};
+use crate::index::Place;
+use crate::io::{Device, IoKind, IoResult};
+use crate::options::CacheMode;
+use crate::payload::Payload;
+use crate::request::RequestError;
+use crate::slab::Key;
+use crate::units::{Time, VolumeSlot};
+use crate::volume::{HOMED_MAX, Homed, Service};
+use crate::wake::{Ended, Waiter};
+
+/// Milliseconds after which blocks that were written home wait no longer for a client's flush.
+const HOMED_AGE_MS: u64 = 1000;
+
+impl Engine {
+    /// In writeback, one flush of the cache device; the origin's only if a write went around the log
+    /// since its last one. Elsewhere both.
+    pub(crate) fn start_flush(&mut self, key: Key) {
+        let slot = self.operations[key].request.volume;
+        let mode = self.effective_mode(slot);
+        let volume = self.volume(slot);
+        let keeps_dirty = mode.keeps_dirty() && volume.service == Service::Cached;
+        let needs_origin = !keeps_dirty || !volume.around.is_empty() || volume.is_leaving();
+        let needs_cache = mode != CacheMode::Passthrough;
+        if needs_origin && volume.has_lost_writes {
+            // Promise 3: a failed flush is never retried as a success.
+            self.operations[key].error = Some(RequestError::Io);
+            return;
+        }
+        self.wait_for_flushes(key, needs_cache, needs_origin);
+    }
+
+    /// Registers for the next flush of the cache device that begins.
+    pub(crate) fn join_cache_flush(&mut self, waiter: Waiter) {
+        if self.is_cache_failed() {
+            self.wake(waiter, Ended::Failed);
+        } else {
+            self.log.flushes.join(waiter);
+        }
+    }
+
+    pub(crate) fn start_cache_flush(&mut self) {
+        if !self.log.flushes.is_due() {
+            return;
+        }
+        self.log.flushes.begin();
+        self.log.flush_covers = self.log.complete_through();
+        if self.cache_facts.has_volatile_cache {
+            self.set_counters.cache_flushes += 1;
+            self.submit(Device::Cache, IoKind::Flush, IoPurpose::CacheFlush);
+        } else {
+            // Without a volatile cache, what is complete is durable.
+            self.end_cache_flush();
+        }
+    }
+
+    pub(crate) fn on_cache_flush_complete(&mut self, result: IoResult, payload: &mut dyn Payload) {
+        let _ = payload;
+        if result.is_err() {
+            // What the flush was to make durable may be lost, and a later flush would not tell.
+            self.set_counters.cache_errors += 1;
+            self.fail_cache();
+            return;
+        }
+        if !self.is_cache_failed() {
+            self.end_cache_flush();
+        }
+    }
+
+    fn end_cache_flush(&mut self) {
+        self.log.flushes.end();
+        self.log.durable_through = self.log.durable_through.max(self.log.flush_covers);
+        while let Some(waiter) = self.log.flushes.pop_finished() {
+            self.wake(waiter, Ended::Well);
+        }
+    }
+
+    pub(crate) fn start_origin_flushes(&mut self) {
+        for index in 0..self.volumes.len() {
+            let slot = VolumeSlot(u16::try_from(index).expect("VOLUMES_MAX"));
+            let now = self.now;
+            let Some(volume) = self.volumes[index].as_mut() else { continue };
+            let is_old =
+                !volume.homed.is_empty() && volume.homed_since.after_ms(HOMED_AGE_MS) <= now;
+            let is_long = volume.homed.len() >= HOMED_MAX;
+            if (is_old || is_long) && !volume.flushes.is_under_way() {
+                volume.flushes.join(Waiter::Nobody);
+            }
+            if !volume.flushes.is_due() {
+                continue;
+            }
+            volume.flushes.begin();
+            volume.counters.origin_flushes += 1;
+            let has_cache = volume.facts.is_some_and(|facts| facts.has_volatile_cache);
+            if has_cache {
+                self.submit(Device::Origin(slot), IoKind::Flush, IoPurpose::OriginFlush(slot));
+            } else {
+                self.on_origin_flush_complete(slot, Ok(()));
+            }
+        }
+    }
+
+    /// When blocks that were written home want an origin flush.
+    pub(crate) fn homed_wakeup(&self) -> Option<Time> {
+        self.volumes
+            .iter()
+            .flatten()
+            .filter(|volume| !volume.homed.is_empty() && !volume.flushes.is_under_way())
+            .map(|volume| volume.homed_since.after_ms(HOMED_AGE_MS))
+            .min()
+    }
+
+    pub(crate) fn on_origin_flush_complete(&mut self, slot: VolumeSlot, result: IoResult) {
+        let now = self.now;
+        let volume = self.volume_mut(slot);
+        let number = volume.flushes.end();
+        if result.is_err() {
+            volume.counters.origin_errors += 1;
+            // What was written home stays dirty and is written again; what went around the log has no
+            // other copy, so its loss must stay visible.
+            volume.homed.clear();
+            volume.needs_writeback |= volume.dirty_blocks > 0;
+            volume.has_lost_writes |= !volume.around.is_empty() || !volume.mode.keeps_dirty();
+        } else {
+            volume.around.retain(|(_, _, needs)| *needs > number);
+        }
+        let mut clean: Vec<Homed> = Vec::new();
+        while let Some(homed) = volume.homed.front().copied() {
+            if homed.needs > number {
+                break;
+            }
+            volume.homed.pop_front();
+            clean.push(homed);
+        }
+        volume.homed_since = now;
+        let ended = if result.is_ok() { Ended::Well } else { Ended::Failed };
+        while let Some(waiter) = self.volume_mut(slot).flushes.pop_finished() {
+            self.wake(waiter, ended);
+        }
+        // Rule 5: clean only after an origin flush that began after the origin write completed.
+        for homed in clean {
+            self.mark_clean(slot, &homed);
+        }
+    }
+
+    /// Notes that the origin has these blocks; they are clean after its next flush.
+    pub(crate) fn note_homed(
+        &mut self,
+        slot: VolumeSlot,
+        start: u64,
+        block_count: u64,
+        version: crate::units::Version,
+    ) {
+        let now = self.now;
+        let volume = self.volume_mut(slot);
+        if volume.homed.is_empty() {
+            volume.homed_since = now;
+        }
+        let needs = volume.flushes.next_number();
+        volume.homed.push_back(Homed { start, block_count, version, needs });
+    }
+
+    /// The origin durably has this version: its copies, wherever they are now, are clean.
+    pub(crate) fn mark_clean(&mut self, slot: VolumeSlot, homed: &Homed) {
+        let end = homed.start + homed.block_count;
+        let mut pieces = Vec::new();
+        let index = &self.volume(slot).index;
+        index.complete.pieces(homed.start, end, &mut pieces);
+        index.pending.pieces(homed.start, end, &mut pieces);
+        pieces.retain(|piece| piece.version == homed.version);
+        let mut cleared = 0;
+        for piece in pieces {
+            match piece.place {
+                Place::Data(position) => {
+                    let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                    for block in position.0..position.0 + count {
+                        let block = crate::units::CacheBlock(block);
+                        cleared += u64::from(self.log.segments.clear_dirty(block));
+                    }
+                }
+                Place::Blank { header, .. } => cleared += self.mark_blank_clean(header, homed),
+                Place::Absent => {}
+            }
+        }
+        self.subtract_dirty(slot, cleared);
+    }
+
+    /// A blank record is clean as a whole, once the run that was written covers all that is live of it.
+    fn mark_blank_clean(&mut self, header: crate::units::CacheBlock, homed: &Homed) -> u64 {
+        let Some(blank) = self.log.blanks.get(&header.0) else { return 0 };
+        let covers_all = homed.start <= blank.start
+            && blank.start + blank.block_count <= homed.start + homed.block_count;
+        if !covers_all || !self.log.segments.is_dirty(header) {
+            return 0;
+        }
+        let live = blank.live_blocks;
+        self.log.segments.clear_dirty(header);
+        self.writeback.clean_blanks.push_back(header);
+        live
+    }
+}

@@ -1,0 +1,378 @@
+//! Misses, promotions and repairs: origin reads, who waits for them, and whether a copy is kept.
+//!
+//! A miss is answered as soon as the origin answers; the copy into the log happens behind it. Rule 9
+//! decides what may be promoted: nothing that a write touched while the origin was read.
+
+use alloc::vec::Vec;
+
+use crate::engine::{Engine, IoPurpose};
+use crate::format::record::EntryKind;
+use crate::index::{Piece, Place};
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::log::Stream;
+use crate::log::append::{Checksums, NewEntry};
+use crate::path::read::blocks_of;
+use crate::payload::{BufferRange, Payload};
+use crate::range_lock::{LockKind, LockOwner};
+use crate::request::RequestError;
+use crate::slab::Key;
+use crate::status::BypassReason;
+use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, Version, VolumeSlot};
+
+/// A request that waits for another's origin read.
+struct JoinedRead {
+    operation: Key,
+    start: u64,
+    block_count: u64,
+    target: BufferRange,
+}
+
+/// An origin read under way.
+pub(crate) struct Miss {
+    slot: VolumeSlot,
+    start: u64,
+    block_count: u64,
+    target: BufferRange,
+    /// Taken before the origin is read, so that any write since has a higher one (rule 1).
+    version: Version,
+    /// Later readers do not join: a write came, or was under way when the miss began (rule 9).
+    is_detached: bool,
+    /// Why the blocks will not be promoted.
+    rejected: Option<BypassReason>,
+    operation: Key,
+    joined: Vec<JoinedRead>,
+    /// The bad copy that is being repaired.
+    repairs: Option<CacheBlock>,
+}
+
+impl Engine {
+    /// Reads blocks that no complete copy exists of, joining reads of them that are under way.
+    pub(crate) fn read_missing(
+        &mut self,
+        key: Key,
+        start: u64,
+        block_count: u64,
+        target: BufferRange,
+        reject: Option<BypassReason>,
+        payload: &mut dyn Payload,
+    ) {
+        let slot = self.operations[key].request.volume;
+        let end = start + block_count;
+        let mut at = start;
+        while at < end {
+            match self.joinable_miss(slot, at, end) {
+                Some((miss, from, to)) if from <= at => {
+                    let range = blocks_of(target, start, at, to - at);
+                    self.operations[key].parts += 1;
+                    self.volume_mut(slot).counters.coalesced_misses += 1;
+                    let joined = JoinedRead {
+                        operation: key,
+                        start: at,
+                        block_count: to - at,
+                        target: range,
+                    };
+                    self.misses[miss].joined.push(joined);
+                    at = to;
+                }
+                next => {
+                    let limit = next.map_or(end, |(_, from, _)| from);
+                    let count = (limit - at).min(u64::from(EXTENT_BLOCKS_MAX));
+                    let range = blocks_of(target, start, at, count);
+                    self.start_miss(key, at, count, range, reject, payload);
+                    at += count;
+                }
+            }
+        }
+    }
+
+    /// The first miss that later readers may join and that has blocks of `start..end`: its key and
+    /// what it has of them.
+    fn joinable_miss(&self, slot: VolumeSlot, start: u64, end: u64) -> Option<(Key, u64, u64)> {
+        self.volume(slot)
+            .misses
+            .iter()
+            .filter_map(|key| {
+                let miss = &self.misses[*key];
+                let from = miss.start.max(start);
+                let to = (miss.start + miss.block_count).min(end);
+                (!miss.is_detached && from < to).then_some((*key, from, to))
+            })
+            .min_by_key(|(_, from, _)| *from)
+    }
+
+    fn start_miss(
+        &mut self,
+        key: Key,
+        start: u64,
+        block_count: u64,
+        target: BufferRange,
+        reject: Option<BypassReason>,
+        payload: &mut dyn Payload,
+    ) {
+        let slot = self.operations[key].request.volume;
+        // Rule 9: a write under way, in the log or around it, may land before or after this read.
+        let has_writer = self.volume(slot).locks.has_client_write(start, start + block_count);
+        let rejected = if has_writer { Some(BypassReason::Overwritten) } else { reject };
+        let version = self.log.take_version();
+        self.operations[key].parts += 1;
+        payload.retain(target.buffer);
+        let miss = self.misses.insert(Miss {
+            slot,
+            start,
+            block_count,
+            target,
+            version,
+            is_detached: has_writer,
+            rejected,
+            operation: key,
+            joined: Vec::new(),
+            repairs: None,
+        });
+        self.volume_mut(slot).misses.push(miss);
+        self.submit_origin_read(
+            slot,
+            start,
+            block_count,
+            target,
+            IoPurpose::Miss { miss },
+            payload,
+        );
+    }
+
+    /// Reads whole blocks from the origin; what lies behind its end reads as zeroes.
+    pub(crate) fn submit_origin_read(
+        &mut self,
+        slot: VolumeSlot,
+        start: u64,
+        block_count: u64,
+        target: BufferRange,
+        purpose: IoPurpose,
+        payload: &mut dyn Payload,
+    ) {
+        let (offset_bytes, length_bytes) = self.volume(slot).byte_range(start, block_count);
+        let length = u32::try_from(length_bytes).expect("an extent");
+        if length < target.length {
+            payload.zero(target.slice(length, target.length - length));
+        }
+        let slices = Slices::One(target.slice(0, length));
+        self.submit(Device::Origin(slot), IoKind::Read { offset_bytes, slices }, purpose);
+    }
+
+    /// Rule 9: a write detaches later readers from a miss under way and cancels its promotion.
+    pub(crate) fn cancel_misses(&mut self, slot: VolumeSlot, start: u64, end: u64) {
+        let volume = self.volumes[usize::from(slot.0)].as_ref().expect("the slot is in use");
+        for key in &volume.misses {
+            let miss = &mut self.misses[*key];
+            if miss.start < end && start < miss.start + miss.block_count {
+                miss.is_detached = true;
+                miss.rejected = Some(BypassReason::Overwritten);
+            }
+        }
+    }
+
+    /// Cancels the promotion of every miss of a volume: its mode or generation changes.
+    pub(crate) fn cancel_all_misses(&mut self, slot: VolumeSlot) {
+        self.cancel_misses(slot, 0, u64::MAX);
+    }
+
+    pub(crate) fn on_miss_complete(
+        &mut self,
+        key: Key,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let miss = self.misses.remove(key).expect("it was under way");
+        let slot = miss.slot;
+        self.volume_mut(slot).misses.retain(|other| *other != key);
+        let answer = result.map_err(|_| RequestError::Io);
+        if result.is_err() {
+            self.volume_mut(slot).counters.origin_errors += 1;
+        }
+        for joined in &miss.joined {
+            if result.is_ok() {
+                let from = blocks_of(miss.target, miss.start, joined.start, joined.block_count);
+                payload.copy(from, joined.target);
+            }
+            self.operations[joined.operation].used_origin = true;
+            self.end_part(joined.operation, answer);
+        }
+        if result.is_ok() {
+            match miss.rejected {
+                Some(reason) => self.count_bypass(slot, reason, miss.block_count),
+                None => self.promote(&miss, payload),
+            }
+        }
+        if miss.repairs.is_some() {
+            if result.is_ok() {
+                self.volume_mut(slot).counters.repaired_blocks += 1;
+            }
+            self.unlock(slot, LockOwner::Repair(key));
+        }
+        self.end_part(miss.operation, answer);
+        payload.release(miss.target.buffer);
+    }
+
+    pub(crate) fn count_bypass(&mut self, slot: VolumeSlot, reason: BypassReason, blocks: u64) {
+        let index = BypassReason::ALL.iter().position(|other| *other == reason);
+        self.volume_mut(slot).counters.bypasses[index.expect("ALL has all")] += blocks;
+    }
+
+    /// Appends what was read, as far as no copy exists by now.
+    fn promote(&mut self, miss: &Miss, payload: &mut dyn Payload) {
+        let (slot, end) = (miss.slot, miss.start + miss.block_count);
+        if self.is_cache_failed() {
+            self.count_bypass(slot, BypassReason::CacheFailed, miss.block_count);
+            return;
+        }
+        if !self.volume(slot).promotes() {
+            self.count_bypass(slot, BypassReason::Mode, miss.block_count);
+            return;
+        }
+        // Rule 4: the origin may still lose what was written around the log.
+        if self.volume(slot).is_around(miss.start, end) {
+            self.count_bypass(slot, BypassReason::OriginNotFlushed, miss.block_count);
+            return;
+        }
+        if self.memory_bytes() >= self.settings.memory_max_bytes {
+            self.count_bypass(slot, BypassReason::Memory, miss.block_count);
+            return;
+        }
+        let mut winners = Vec::new();
+        self.winners(slot, miss.start, end, &mut winners);
+        winners.retain(|piece| !miss.may_replace(piece));
+        winners.sort_unstable_by_key(|piece| piece.start);
+        let mut at = miss.start;
+        let ends = winners.iter().map(|piece| (piece.start, piece.end())).chain([(end, end)]);
+        for (from, to) in ends {
+            while at < from {
+                let count = (from - at).min(self.unit_blocks_max().into());
+                self.promote_run(miss, at, count, payload);
+                at += count;
+            }
+            at = at.max(to);
+        }
+    }
+
+    fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
+        let block_count = u32::try_from(count).expect("a unit");
+        if !self.has_room(Stream::Promote, block_count) {
+            self.count_bypass(miss.slot, BypassReason::NoRoom, count);
+            return;
+        }
+        let new = NewEntry {
+            slot: miss.slot,
+            kind: EntryKind::Data,
+            start,
+            block_count,
+            version: miss.version,
+            epoch: self.volume(miss.slot).epoch,
+            is_dirty: false,
+        };
+        let source = blocks_of(miss.target, miss.start, start, count);
+        self.append_data(Stream::Promote, new, source, Checksums::Compute, payload);
+        self.volume_mut(miss.slot).counters.promoted_blocks += count;
+    }
+
+    /// A clean block is bad on the cache device: reads it from the origin, answers with that, and puts
+    /// it in the place of the bad copy. Under the range lock, so that the origin stands still.
+    pub(crate) fn start_repair(
+        &mut self,
+        key: Key,
+        block: u64,
+        position: CacheBlock,
+        target: BufferRange,
+        payload: &mut dyn Payload,
+    ) {
+        let slot = self.operations[key].request.volume;
+        self.operations[key].parts += 1;
+        self.operations[key].used_origin = true;
+        payload.retain(target.buffer);
+        let miss = self.misses.insert(Miss {
+            slot,
+            start: block,
+            block_count: 1,
+            target,
+            version: Version(0),
+            is_detached: true,
+            rejected: None,
+            operation: key,
+            joined: Vec::new(),
+            repairs: Some(position),
+        });
+        let owner = LockOwner::Repair(miss);
+        let locks = &mut self.volume_mut(slot).locks;
+        if locks.acquire(block, block + 1, LockKind::Origin, owner) {
+            self.on_repair_locked(miss, payload);
+        }
+    }
+
+    pub(crate) fn on_repair_locked(&mut self, key: Key, payload: &mut dyn Payload) {
+        let miss = &self.misses[key];
+        let (slot, block, target) = (miss.slot, miss.start, miss.target);
+        let position = miss.repairs.expect("only repairs wait for locks");
+        let is_unchanged =
+            self.is_at(slot, block, position) && !self.log.segments.is_dirty(position);
+        if !is_unchanged {
+            // Written meanwhile: read what is there now.
+            let miss = self.misses.remove(key).expect("it was waiting");
+            self.unlock(slot, LockOwner::Repair(key));
+            self.read_blocks(miss.operation, block, 1, target, None, 1, payload);
+            self.end_part(miss.operation, Ok(()));
+            payload.release(target.buffer);
+            return;
+        }
+        let has_writer = self.has_log_write(slot, block, block + 1);
+        let version = self.log.take_version();
+        let miss = &mut self.misses[key];
+        miss.version = version;
+        if has_writer {
+            miss.rejected = Some(BypassReason::Overwritten);
+        }
+        self.volume_mut(slot).misses.push(key);
+        self.submit_origin_read(slot, block, 1, target, IoPurpose::Miss { miss: key }, payload);
+    }
+
+    fn has_log_write(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        self.volume(slot).locks.has_client_write(start, end)
+    }
+
+    /// Rule 12: a dirty block that cannot be read becomes an error entry of the same version.
+    pub(crate) fn poison(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
+        let mut winners = Vec::new();
+        self.winners(slot, block, block + 1, &mut winners);
+        let is_newest = winners.first().is_some_and(|p| p.place == Place::Data(position));
+        if !is_newest || !self.has_room(Stream::Relocate, 0) {
+            return;
+        }
+        let new = NewEntry {
+            slot,
+            kind: EntryKind::Poison,
+            start: block,
+            block_count: 1,
+            version: winners[0].version,
+            epoch: self.volume(slot).epoch,
+            is_dirty: true,
+        };
+        self.append_bare(Stream::Relocate, new);
+        self.volume_mut(slot).counters.poisoned_blocks += 1;
+    }
+}
+
+impl Miss {
+    /// Whether the promotion may take the place of this copy: of none, and of the bad one.
+    fn may_replace(&self, piece: &Piece) -> bool {
+        if piece.version >= self.version {
+            return false;
+        }
+        match piece.place {
+            Place::Absent => true,
+            Place::Data(position) => self.repairs == Some(position),
+            Place::Blank { .. } => false,
+        }
+    }
+}
+
+/// A block's worth of a buffer of the engine.
+pub(crate) fn one_block(buffer: crate::payload::BufferId) -> BufferRange {
+    BufferRange { buffer, offset: 0, length: BLOCK_BYTES as u32 }
+}

@@ -1,0 +1,225 @@
+//! Writes that go to the origin at once: writethrough and writearound.
+
+use alloc::vec::Vec;
+
+use crate::engine::{Engine, IoPurpose};
+use crate::format::record::EntryKind;
+use crate::index::{Piece, Place};
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::log::Stream;
+use crate::log::append::NewEntry;
+use crate::options::CacheMode;
+use crate::path::write::{Route, UnitKind, UnitState};
+use crate::payload::Payload;
+use crate::request::RequestError;
+use crate::slab::Key;
+use crate::status::BypassReason;
+use crate::units::VolumeSlot;
+use crate::volume::AROUND_RANGES_MAX;
+use crate::wake::{Ended, Waiter};
+
+impl Engine {
+    /// Writethrough: log and origin. Where a copy exists the record is durable first (rule 5): else a
+    /// crash could leave the new data on the origin under an older copy that recovery takes for clean
+    /// or, if dirty, writes over it.
+    pub(crate) fn write_through(&mut self, key: Key, payload: &mut dyn Payload) {
+        if !self.has_unit_room(key, payload) {
+            return;
+        }
+        let unit = self.units[key];
+        let (start, end) = (unit.start, unit.start + unit.block_count);
+        let has_copy = self.copies(unit.slot, start, end).next().is_some();
+        let record = self.append_unit(key, payload);
+        if has_copy {
+            self.units[key].state = UnitState::RecordFirst;
+            self.wait_for_record(record, Waiter::Unit(key));
+        } else {
+            self.wait_for_record(record, Waiter::Unit(key));
+            self.write_unit_to_origin(key, 2, payload);
+        }
+    }
+
+    /// Writearound and passthrough: the origin, and no copy in the log that is older (rule 4).
+    pub(crate) fn write_around(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        let (slot, start, end) = (unit.slot, unit.start, unit.start + unit.block_count);
+        if self.effective_mode(slot) == CacheMode::Passthrough {
+            // The volume's generation was raised: no copy counts.
+            self.write_unit_to_origin(key, 1, payload);
+            return;
+        }
+        // Decided under the range lock: where a dirty copy exists, complete or under way, the write is
+        // appended; the origin would otherwise be overwritten by older data later.
+        let has_dirty = self.copies(slot, start, end).any(|piece| self.is_piece_dirty(&piece));
+        if has_dirty {
+            if self.has_unit_room(key, payload) {
+                let record = self.append_unit(key, payload);
+                self.units[key].route = Route::Log;
+                self.units[key].state = UnitState::Record;
+                self.wait_for_record(record, Waiter::Unit(key));
+            }
+            return;
+        }
+        let has_copy = self.copies(slot, start, end).next().is_some();
+        if has_copy && !self.has_room(Stream::Relocate, 0) {
+            self.units[key].state = UnitState::Room;
+            self.unlock(slot, crate::range_lock::LockOwner::Unit(key));
+            self.wait_for_room(Waiter::Unit(key));
+            return;
+        }
+        let version = self.log.take_version();
+        self.units[key].version = version;
+        if has_copy {
+            let new = NewEntry {
+                slot,
+                kind: EntryKind::Invalidate,
+                start,
+                block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
+                version,
+                epoch: self.volume(slot).epoch,
+                is_dirty: false,
+            };
+            let record = self.append_bare(Stream::Relocate, new);
+            self.units[key].state = UnitState::Invalidation;
+            self.wait_for_record(record, Waiter::Unit(key));
+        } else {
+            self.write_unit_to_origin(key, 1, payload);
+        }
+    }
+
+    /// Copies of a range of blocks that recovery could find, complete or under way (rule 3).
+    fn copies(&self, slot: VolumeSlot, start: u64, end: u64) -> impl Iterator<Item = Piece> {
+        let mut pieces = Vec::new();
+        let index = &self.volume(slot).index;
+        index.complete.pieces(start, end, &mut pieces);
+        index.pending.pieces(start, end, &mut pieces);
+        pieces.into_iter().filter(|piece| piece.place != Place::Absent)
+    }
+
+    pub(crate) fn is_piece_dirty(&self, piece: &Piece) -> bool {
+        match piece.place {
+            Place::Data(position) => {
+                let count = u32::try_from(piece.block_count).expect("data pieces are small");
+                (position.0..position.0 + count)
+                    .any(|block| self.log.segments.is_dirty(crate::units::CacheBlock(block)))
+            }
+            Place::Blank { header, .. } => self.log.segments.is_dirty(header),
+            Place::Absent => false,
+        }
+    }
+
+    /// Writes the unit to the origin; `waits` ends are outstanding then, this write among them.
+    pub(crate) fn write_unit_to_origin(&mut self, key: Key, waits: u8, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        self.unit_operation_used_origin(key);
+        self.units[key].state = UnitState::Origin;
+        self.units[key].waits = waits;
+        if unit.route == Route::Around {
+            self.note_around_begins(unit.slot, unit.start, unit.block_count);
+            if self.effective_mode(unit.slot) != CacheMode::Passthrough {
+                self.count_bypass(unit.slot, BypassReason::Mode, unit.block_count);
+            }
+        }
+        let volume = self.volume(unit.slot);
+        let (offset_bytes, length_bytes) = volume.byte_range(unit.start, unit.block_count);
+        let facts = volume.facts.expect("a volume without origin is not served");
+        let kind = match unit.kind {
+            UnitKind::Data { source, .. } => {
+                let length = u32::try_from(length_bytes).expect("a unit");
+                IoKind::Write { offset_bytes, slices: Slices::One(source.slice(0, length)) }
+            }
+            UnitKind::Zeroes { may_unmap } => {
+                IoKind::WriteZeroes { offset_bytes, length_bytes, may_unmap }
+            }
+            UnitKind::Discard if facts.supports_discard => {
+                IoKind::Discard { offset_bytes, length_bytes }
+            }
+            UnitKind::Discard => {
+                self.on_unit_origin_written(key, Ok(()), payload);
+                return;
+            }
+            UnitKind::ZeroPart { .. } => unreachable!("it became data"),
+        };
+        self.submit(Device::Origin(unit.slot), kind, IoPurpose::UnitOrigin { unit: key });
+    }
+
+    pub(crate) fn on_unit_origin_written(
+        &mut self,
+        key: Key,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let unit = self.units[key];
+        if unit.route == Route::Around {
+            self.note_around_ends(unit.slot, unit.start, unit.block_count);
+        }
+        if let Err(error) = result {
+            let volume = self.volume_mut(unit.slot);
+            volume.counters.origin_errors += 1;
+            // The log has what the origin refused: it is dirty and written back later.
+            volume.needs_writeback |= unit.route == Route::Through;
+            let error = match error {
+                crate::io::IoError::NoSpace => RequestError::NoSpace,
+                _ => RequestError::Io,
+            };
+            self.units[key].error.get_or_insert(error);
+        }
+        self.on_unit_written(key, payload);
+    }
+
+    /// One of the ends that the unit waits for.
+    pub(crate) fn on_unit_written(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = &mut self.units[key];
+        unit.waits -= 1;
+        if unit.waits > 0 {
+            return;
+        }
+        let unit = *unit;
+        if unit.route == Route::Through && unit.error.is_none() && !self.is_cache_failed() {
+            self.note_homed(unit.slot, unit.start, unit.block_count, unit.version);
+        }
+        let result = unit.error.map_or(Ok(()), Err);
+        self.end_unit(key, result, payload);
+    }
+
+    /// Rule 4: not promoted before an origin flush that begins after the write.
+    fn note_around_begins(&mut self, slot: VolumeSlot, start: u64, block_count: u64) {
+        let volume = self.volume_mut(slot);
+        if volume.around.len() >= AROUND_RANGES_MAX {
+            // Too many to tell apart: everything counts as written around, and a flush is asked for.
+            volume.around.push_back((0, u64::MAX / 2, u64::MAX));
+            volume.flushes.join(Waiter::Nobody);
+        } else {
+            volume.around.push_back((start, block_count, u64::MAX));
+        }
+    }
+
+    fn note_around_ends(&mut self, slot: VolumeSlot, start: u64, block_count: u64) {
+        let volume = self.volume_mut(slot);
+        let needs = volume.flushes.next_number();
+        let exact = volume
+            .around
+            .iter_mut()
+            .find(|(at, count, number)| (*at, *count, *number) == (start, block_count, u64::MAX));
+        if let Some(range) = exact {
+            range.2 = needs;
+            return;
+        }
+        let all = volume
+            .around
+            .iter_mut()
+            .find(|(_, count, number)| *count == u64::MAX / 2 && *number == u64::MAX);
+        all.expect("it was noted when the write began").2 = needs;
+        volume.flushes.join(Waiter::Nobody);
+    }
+
+    pub(crate) fn join_origin_flush(&mut self, slot: VolumeSlot, waiter: Waiter) {
+        self.volume_mut(slot).flushes.join(waiter);
+    }
+
+    pub(crate) fn fail_space_waiters(&mut self) {
+        while let Some(waiter) = self.log.space_waiters.pop_front() {
+            self.wake(waiter, Ended::Failed);
+        }
+    }
+}

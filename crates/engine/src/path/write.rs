@@ -1,0 +1,495 @@
+//! Writes, write zeroes and discards.
+//!
+//! A request is cut into units: a partial block at either end, and runs of whole blocks in between.
+//! Each unit takes its lock, decides its route in that step, and ends on its own; the request ends
+//! with its last unit. No unit waits for log space while it holds a lock that background work may want
+//! (rule 9): it lets go and starts over.
+
+use crate::engine::{Engine, IoPurpose};
+use crate::format::record::{BLANK_BLOCKS_MAX, EntryKind};
+use crate::index::{BlankKind, Place};
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::log::Stream;
+use crate::log::append::{Checksums, NewEntry};
+use crate::options::CacheMode;
+use crate::path::miss::one_block;
+use crate::path::read::blocks_of;
+use crate::payload::{BufferId, BufferRange, Payload};
+use crate::range_lock::{LockKind, LockOwner};
+use crate::request::{RequestError, RequestKind};
+use crate::slab::Key;
+use crate::units::{BLOCK_BYTES, CacheBlock, Version, VolumeSlot};
+use crate::volume::{HostMarkState, Service};
+use crate::wake::{Ended, Waiter};
+
+/// What a unit writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UnitKind {
+    /// Blocks of a buffer. With `part`, the bytes of one block: offset and length within it.
+    Data { source: BufferRange, part: Option<(u32, u32)> },
+    /// Zeroes in part of a block; the buffer comes once the unit starts.
+    ZeroPart { offset: u32, length: u32 },
+    /// Zeroes over whole blocks.
+    Zeroes { may_unmap: bool },
+    /// A discard of whole blocks.
+    Discard,
+}
+
+/// Where the data of a unit goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Route {
+    Log,
+    /// Log and origin.
+    Through,
+    /// Origin; copies are invalidated.
+    Around,
+}
+
+/// What a unit waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum UnitState {
+    /// Host state file, or a buffer.
+    Starting,
+    Lock,
+    OldBlock,
+    Room,
+    /// The record in the log; with it the unit ends.
+    Record,
+    /// Writethrough over an earlier copy: the record, its flush, then the origin.
+    RecordFirst,
+    RecordFlush,
+    /// The invalidation, its flush, then the origin.
+    Invalidation,
+    InvalidationFlush,
+    /// The origin, and with `waits` the record beside it.
+    Origin,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Unit {
+    operation: Key,
+    pub(crate) slot: VolumeSlot,
+    pub(crate) kind: UnitKind,
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) route: Route,
+    pub(crate) state: UnitState,
+    pub(crate) version: Version,
+    /// A buffer of the engine's: the zeroes of a partial block.
+    own_buffer: Option<BufferId>,
+    old_block: Option<BufferId>,
+    /// Ends outstanding in `UnitState::Origin`.
+    pub(crate) waits: u8,
+    pub(crate) error: Option<RequestError>,
+}
+
+impl Engine {
+    pub(crate) fn start_write(&mut self, key: Key, payload: &mut dyn Payload) {
+        let request = self.operations[key].request;
+        let block = BLOCK_BYTES as u64;
+        let (from, to) = (request.offset_bytes, request.offset_bytes + request.length_bytes);
+        let (first, _) = self.operations[key].blocks();
+        let size = self.volume(request.volume).size_bytes;
+        // The last block of an odd-sized origin is whole if the request reaches the origin's end.
+        let (whole_from, whole_to) =
+            (from.div_ceil(block), if to == size { to.div_ceil(block) } else { to / block });
+        if let (RequestKind::Write { buffer, .. }, true) = (request.kind, to == size) {
+            // Bytes behind the origin's end are in the last block's checksum: make them zero.
+            let (from, end) = (to - first * block, to.div_ceil(block) * block - first * block);
+            let to_u32 = |bytes: u64| u32::try_from(bytes).expect("32 MiB at most");
+            let (offset, length) = (to_u32(from), to_u32(end - from));
+            payload.zero(BufferRange { buffer, offset, length });
+        }
+        if whole_from > whole_to {
+            self.start_part(key, first, (from % block, to - from), payload);
+            return;
+        }
+        if from % block != 0 {
+            let length = whole_from * block - from;
+            self.start_part(key, first, (from % block, length.min(to - from)), payload);
+        }
+        let mut at = whole_from;
+        while at < whole_to {
+            let (kind, limit) = self.whole_kind(key, first, at, whole_to);
+            let count = (whole_to - at).min(limit);
+            self.start_unit(key, kind, at, count, payload);
+            at += count;
+        }
+        if to > whole_to * block {
+            self.start_part(key, whole_to, (0, to - whole_to * block), payload);
+        }
+    }
+
+    fn whole_kind(&self, key: Key, first: u64, at: u64, end: u64) -> (UnitKind, u64) {
+        match self.operations[key].request.kind {
+            RequestKind::Write { buffer, .. } => {
+                let count = (end - at).min(self.unit_blocks_max().into());
+                let all = BufferRange { buffer, offset: 0, length: u32::MAX };
+                let source = blocks_of(all, first, at, count);
+                (UnitKind::Data { source, part: None }, count)
+            }
+            RequestKind::WriteZeroes { may_unmap, .. } => {
+                (UnitKind::Zeroes { may_unmap }, BLANK_BLOCKS_MAX)
+            }
+            RequestKind::Discard { .. } => (UnitKind::Discard, BLANK_BLOCKS_MAX),
+            RequestKind::Read { .. } | RequestKind::Flush | RequestKind::Prefetch => unreachable!(),
+        }
+    }
+
+    /// Part of one block, given as offset and length within it.
+    fn start_part(&mut self, key: Key, block: u64, part: (u64, u64), payload: &mut dyn Payload) {
+        let (first, _) = self.operations[key].blocks();
+        let to_u32 = |bytes: u64| u32::try_from(bytes).expect("within a block");
+        let (offset, length) = (to_u32(part.0), to_u32(part.1));
+        let kind = match self.operations[key].request.kind {
+            RequestKind::Write { buffer, .. } => {
+                let all = BufferRange { buffer, offset: 0, length: u32::MAX };
+                let source = blocks_of(all, first, block, 1);
+                UnitKind::Data { source, part: Some((offset, length)) }
+            }
+            RequestKind::WriteZeroes { .. } => UnitKind::ZeroPart { offset, length },
+            // A discard of part of a block may do nothing.
+            _ => return,
+        };
+        self.start_unit(key, kind, block, 1, payload);
+    }
+
+    fn start_unit(
+        &mut self,
+        key: Key,
+        kind: UnitKind,
+        start: u64,
+        block_count: u64,
+        payload: &mut dyn Payload,
+    ) {
+        self.operations[key].parts += 1;
+        let slot = self.operations[key].request.volume;
+        let unit = self.units.insert(Unit {
+            operation: key,
+            slot,
+            kind,
+            start,
+            block_count,
+            route: self.route(slot),
+            state: UnitState::Starting,
+            version: Version(0),
+            own_buffer: None,
+            old_block: None,
+            waits: 0,
+            error: None,
+        });
+        self.prepare_unit(unit, payload);
+    }
+
+    fn route(&self, slot: VolumeSlot) -> Route {
+        match self.effective_mode(slot) {
+            CacheMode::Writeback | CacheMode::Writeonly if self.volume(slot).is_leaving() => {
+                Route::Through
+            }
+            CacheMode::Writeback | CacheMode::Writeonly => Route::Log,
+            CacheMode::Writethrough => Route::Through,
+            CacheMode::Writearound | CacheMode::Passthrough => Route::Around,
+        }
+    }
+
+    /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
+    fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        if unit.route == Route::Log && !self.is_dirty_marked(unit.slot, key) {
+            return;
+        }
+        if let UnitKind::ZeroPart { offset, length } = unit.kind {
+            let Some(buffer) = payload.allocate(BLOCK_BYTES) else {
+                self.memory_waiters.push_back(Waiter::Unit(key));
+                self.wait_for_memory();
+                return;
+            };
+            payload.zero(one_block(buffer));
+            let unit = &mut self.units[key];
+            unit.own_buffer = Some(buffer);
+            unit.kind = UnitKind::Data { source: one_block(buffer), part: Some((offset, length)) };
+        }
+        self.lock_unit(key, payload);
+    }
+
+    /// Rule 10: the host state file says that dirty data may exist before there is any.
+    fn is_dirty_marked(&mut self, slot: VolumeSlot, unit: Key) -> bool {
+        let volume = self.volume_mut(slot);
+        if volume.host_mark == HostMarkState::Set {
+            return true;
+        }
+        volume.mark_waiters.push(Waiter::Unit(unit));
+        self.ask_for_dirty_mark(slot);
+        false
+    }
+
+    fn lock_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = &mut self.units[key];
+        unit.state = UnitState::Lock;
+        let kind = match (unit.kind, unit.route) {
+            (UnitKind::Data { part: Some(_), .. } | UnitKind::ZeroPart { .. }, _) => {
+                LockKind::Merge
+            }
+            (_, Route::Log) => LockKind::LogWrite,
+            (_, Route::Through | Route::Around) => LockKind::Origin,
+        };
+        let (slot, start, end) = (unit.slot, unit.start, unit.start + unit.block_count);
+        self.cancel_misses(slot, start, end);
+        let owner = LockOwner::Unit(key);
+        if self.volume_mut(slot).locks.acquire(start, end, kind, owner) {
+            self.on_unit_locked(key, payload);
+        }
+    }
+
+    fn on_unit_locked(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        // A miss that began while this unit waited saw it in the lock table; one that began before was
+        // cancelled. Both at once covers a unit that let go of its lock.
+        self.cancel_misses(unit.slot, unit.start, unit.start + unit.block_count);
+        match unit.kind {
+            UnitKind::Data { part: Some(_), .. } => self.read_old_block(key, payload),
+            _ => self.write_unit(key, payload),
+        }
+    }
+
+    /// Reads the block of which a part is written. The merge lock keeps every other writer away.
+    fn read_old_block(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        let old = match unit.old_block {
+            Some(buffer) => buffer,
+            None => match payload.allocate(BLOCK_BYTES) {
+                Some(buffer) => buffer,
+                None => {
+                    self.units[key].state = UnitState::Starting;
+                    self.unlock(unit.slot, LockOwner::Unit(key));
+                    self.memory_waiters.push_back(Waiter::Unit(key));
+                    self.wait_for_memory();
+                    return;
+                }
+            },
+        };
+        self.units[key].old_block = Some(old);
+        self.units[key].state = UnitState::OldBlock;
+        let target = one_block(old);
+        match self.complete_piece(unit.slot, unit.start).map(|piece| piece.place) {
+            Some(Place::Data(position)) => {
+                self.pin(position);
+                let offset_bytes = self.cache_offset(position);
+                let kind = IoKind::Read { offset_bytes, slices: Slices::One(target) };
+                let purpose = IoPurpose::UnitOld { unit: key, position: Some(position) };
+                self.submit(Device::Cache, kind, purpose);
+            }
+            Some(Place::Blank { kind: BlankKind::Zeroes { .. } | BlankKind::Discard, .. }) => {
+                payload.zero(target);
+                self.merge(key, payload);
+            }
+            Some(Place::Blank { kind: BlankKind::Poison, .. }) => {
+                // Rule 12: the rest of the block is lost, and stays an error.
+                self.end_unit(key, Err(RequestError::Io), payload);
+            }
+            Some(Place::Absent) | None => {
+                let purpose = IoPurpose::UnitOld { unit: key, position: None };
+                self.submit_origin_read(unit.slot, unit.start, 1, target, purpose, payload);
+            }
+        }
+    }
+
+    pub(crate) fn on_old_block_read(
+        &mut self,
+        key: Key,
+        position: Option<CacheBlock>,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let unit = self.units[key];
+        let target = one_block(unit.old_block.expect("it was read into"));
+        let Some(position) = position else {
+            match result {
+                Ok(()) => self.merge(key, payload),
+                Err(_) => {
+                    self.volume_mut(unit.slot).counters.origin_errors += 1;
+                    self.end_unit(key, Err(RequestError::Io), payload);
+                }
+            }
+            return;
+        };
+        self.unpin(position);
+        if let Err(error) = result {
+            self.note_cache_error(error);
+        }
+        if result.is_ok() && self.is_block_good(position, target, 0, payload) {
+            self.merge(key, payload);
+        } else if self.log.segments.is_dirty(position) {
+            self.end_unit(key, Err(RequestError::Io), payload);
+        } else {
+            // Promise 6: a bad clean block is read from the origin.
+            self.volume_mut(unit.slot).counters.repaired_blocks += 1;
+            let purpose = IoPurpose::UnitOld { unit: key, position: None };
+            self.submit_origin_read(unit.slot, unit.start, 1, target, purpose, payload);
+        }
+    }
+
+    /// Fills the unit's block around its own part with the old content.
+    fn merge(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        let UnitKind::Data { source, part: Some((offset, length)) } = unit.kind else {
+            unreachable!("only parts are merged")
+        };
+        let old = one_block(unit.old_block.expect("it was read"));
+        let end = offset + length;
+        for (from, to) in [(0, offset), (end, BLOCK_BYTES as u32)] {
+            if from < to {
+                payload.copy(old.slice(from, to - from), source.slice(from, to - from));
+            }
+        }
+        self.write_unit(key, payload);
+    }
+
+    /// The unit has its lock and its content: writes it where it belongs.
+    fn write_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        match self.units[key].route {
+            Route::Log => self.write_log(key, payload),
+            Route::Through => self.write_through(key, payload),
+            Route::Around => self.write_around(key, payload),
+        }
+    }
+
+    fn payload_blocks(unit: &Unit) -> u32 {
+        match unit.kind {
+            UnitKind::Data { .. } => u32::try_from(unit.block_count).expect("a unit"),
+            UnitKind::ZeroPart { .. } | UnitKind::Zeroes { .. } | UnitKind::Discard => 0,
+        }
+    }
+
+    /// Whether the unit can be appended now. If not, it lets go of its lock and starts over when
+    /// there is room.
+    pub(crate) fn has_unit_room(&mut self, key: Key, payload: &mut dyn Payload) -> bool {
+        let unit = self.units[key];
+        if self.is_cache_failed() {
+            self.end_unit(key, Err(RequestError::Io), payload);
+            return false;
+        }
+        let is_blank = !matches!(unit.kind, UnitKind::Data { .. });
+        let has_piece_room = !is_blank || self.has_blank_room();
+        if has_piece_room && self.has_room(Stream::Client, Self::payload_blocks(&unit)) {
+            return true;
+        }
+        self.units[key].state = UnitState::Room;
+        self.unlock(unit.slot, LockOwner::Unit(key));
+        self.wait_for_room(Waiter::Unit(key));
+        false
+    }
+
+    pub(crate) fn wait_for_room(&mut self, waiter: Waiter) {
+        self.set_counters.space_waits += 1;
+        self.log.space_waiters.push_back(waiter);
+    }
+
+    /// Appends the unit, dirty; returns its record.
+    pub(crate) fn append_unit(&mut self, key: Key, payload: &mut dyn Payload) -> Key {
+        let version = self.log.take_version();
+        let unit = &mut self.units[key];
+        unit.version = version;
+        let unit = *unit;
+        self.operations[unit.operation].used_log = true;
+        let kind = match unit.kind {
+            UnitKind::Data { .. } => EntryKind::Data,
+            UnitKind::Zeroes { may_unmap } => EntryKind::Zeroes { may_unmap },
+            UnitKind::Discard => EntryKind::Discard,
+            UnitKind::ZeroPart { .. } => unreachable!("it became data"),
+        };
+        let new = NewEntry {
+            slot: unit.slot,
+            kind,
+            start: unit.start,
+            block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
+            version,
+            epoch: self.volume(unit.slot).epoch,
+            is_dirty: true,
+        };
+        match unit.kind {
+            UnitKind::Data { source, .. } => {
+                self.append_data(Stream::Client, new, source, Checksums::Compute, payload).0
+            }
+            _ => self.append_bare(Stream::Client, new),
+        }
+    }
+
+    fn write_log(&mut self, key: Key, payload: &mut dyn Payload) {
+        if self.has_unit_room(key, payload) {
+            let record = self.append_unit(key, payload);
+            self.units[key].state = UnitState::Record;
+            self.wait_for_record(record, Waiter::Unit(key));
+        }
+    }
+
+    pub(crate) fn on_unit_woken(&mut self, key: Key, ended: Ended, payload: &mut dyn Payload) {
+        if ended == Ended::Failed {
+            self.on_unit_failed(key, payload);
+            return;
+        }
+        match self.units[key].state {
+            UnitState::Starting => self.prepare_unit(key, payload),
+            UnitState::Lock => self.on_unit_locked(key, payload),
+            UnitState::Room => self.lock_unit(key, payload),
+            UnitState::Record => self.end_unit(key, Ok(()), payload),
+            UnitState::RecordFirst => {
+                self.units[key].state = UnitState::RecordFlush;
+                self.join_cache_flush(Waiter::Unit(key));
+            }
+            UnitState::RecordFlush | UnitState::InvalidationFlush => {
+                self.write_unit_to_origin(key, 1, payload);
+            }
+            UnitState::Invalidation => {
+                self.units[key].state = UnitState::InvalidationFlush;
+                self.join_cache_flush(Waiter::Unit(key));
+            }
+            UnitState::Origin => self.on_unit_written(key, payload),
+            UnitState::OldBlock => unreachable!("reads answer by themselves"),
+        }
+    }
+
+    /// The log failed. What the origin has or gets anyway is not lost with it.
+    fn on_unit_failed(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units[key];
+        match unit.state {
+            UnitState::Origin => {
+                let is_served = self.volume(unit.slot).service != Service::Quiesced;
+                if !is_served || unit.route == Route::Log {
+                    self.units[key].error.get_or_insert(RequestError::Io);
+                }
+                self.on_unit_written(key, payload);
+            }
+            UnitState::Room | UnitState::Starting => {
+                self.release_unit(key, payload);
+                self.end_part(unit.operation, Err(RequestError::Io));
+            }
+            _ => self.end_unit(key, Err(RequestError::Io), payload),
+        }
+    }
+
+    /// Ends a unit that holds its lock.
+    pub(crate) fn end_unit(
+        &mut self,
+        key: Key,
+        result: Result<(), RequestError>,
+        payload: &mut dyn Payload,
+    ) {
+        let unit = self.units[key];
+        self.unlock(unit.slot, LockOwner::Unit(key));
+        self.release_unit(key, payload);
+        self.end_part(unit.operation, result);
+    }
+
+    fn release_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = self.units.remove(key).expect("it is under way");
+        for buffer in [unit.own_buffer, unit.old_block].into_iter().flatten() {
+            payload.release(buffer);
+        }
+    }
+
+    pub(crate) fn unit_operation_used_origin(&mut self, key: Key) {
+        let operation = self.units[key].operation;
+        self.operations[operation].used_origin = true;
+    }
+}

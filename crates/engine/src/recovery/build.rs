@@ -1,0 +1,347 @@
+//! From what was read to index, bits and segment table: the highest version of each block wins.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+use super::scan::{NewRecord, ScannedSegment};
+use crate::engine::Engine;
+use crate::error::RecoveryError;
+use crate::format::checkpoint::{Bits, Checkpoint, bit, set_bit};
+use crate::format::record::{Entry, EntryKind};
+use crate::format::summary::PlacedEntry;
+use crate::index::{BlankKind, Piece, Place};
+use crate::log::BlankRecord;
+use crate::log::segments::SegmentState;
+use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
+
+/// What is being built beside the index.
+#[derive(Default)]
+struct Building {
+    /// Dirty bits by segment.
+    dirty: BTreeMap<u32, Bits>,
+    /// Blank records by position of their header.
+    blanks: BTreeMap<u32, BlankRecord>,
+    /// Dropped segments with their generation.
+    drops: Vec<(u32, u64)>,
+    highest_version: u64,
+}
+
+impl Engine {
+    pub(super) fn build(&mut self) {
+        let recovery = self.recovery();
+        let checkpoint = recovery.checkpoint.take().expect("chosen before");
+        let segments = core::mem::take(&mut recovery.segments);
+        let mut records = core::mem::take(&mut recovery.records);
+        records.sort_unstable_by_key(|record| record.sequence);
+        if let Err(error) = assert_none_missing(&checkpoint, &records) {
+            self.recovery().checkpoint = Some(checkpoint);
+            self.refuse(error);
+            return;
+        }
+        self.raise_outdated();
+        let mut building =
+            Building { highest_version: checkpoint.next_version.0, ..Building::default() };
+        for segment in segments {
+            self.adopt(segment, &checkpoint, &mut building);
+        }
+        for (line, id) in checkpoint.segments.iter().zip(0u32..) {
+            if self.log.segments.get(id).state == SegmentState::Free {
+                self.log.segments.get_mut(id).generation = line.generation;
+            }
+        }
+        self.recovered_records = records.len() as u64;
+        for record in &records {
+            self.apply_record(record, &mut building);
+        }
+        let last = records.last().map_or(SequenceNumber(0), |record| record.sequence);
+        self.log.last_sequence = checkpoint.sequence.max(last);
+        self.log.next_version = Version(building.highest_version + 1);
+        // Rule 8: what this life writes is told from what the last one left behind.
+        self.log.recovery_epoch = RecoveryEpoch(checkpoint.recovery_epoch.0 + 1);
+        self.checkpoint.last_id = checkpoint.id;
+        for line in &checkpoint.volumes {
+            if let Some(volume) = self.volumes.iter_mut().flatten().find(|v| v.id == line.id) {
+                volume.epoch.0 = line.epoch.0 + 1;
+                volume.drained_through = line.drained_through;
+            }
+        }
+        self.apply_drops(&building);
+        self.set_bits(&building);
+        self.log.next_open_order = self.log.last_sequence.0 + 1;
+        self.start_flushing();
+    }
+
+    /// Rule 10: a volume that was served without its cache gets a higher generation; nothing in the
+    /// log counts for it any more.
+    fn raise_outdated(&mut self) {
+        for slot in self.recovery().outdated.clone() {
+            if let Some(stored) = self.superblock.volumes[usize::from(slot.0)].as_mut() {
+                stored.generation.0 += 1;
+                let generation = stored.generation;
+                self.volume_mut(slot).generation = generation;
+            }
+        }
+    }
+
+    fn adopt(&mut self, found: ScannedSegment, checkpoint: &Checkpoint, building: &mut Building) {
+        let id = found.segment;
+        let now = self.now;
+        self.log.segments.adopt(id, found.generation, now);
+        let blocks = self.log.segments.segment_blocks();
+        let segment = self.log.segments.get_mut(id);
+        segment.used_blocks = found.used_blocks;
+        segment.summary_blocks = found.summary_blocks;
+        segment.last_sequence = found.last_sequence;
+        segment.open_order = found.last_sequence.0;
+        segment.entries = found.entries;
+        for (crc, index) in found.crcs.iter().zip(0..blocks as usize) {
+            segment.crcs[index] = *crc;
+        }
+        let empty = Bits::new(blocks);
+        let bits = checkpoint.segments[id as usize].bits.as_deref().unwrap_or(&empty);
+        building.dirty.insert(id, Bits { live: Vec::new(), dirty: bits.dirty.clone() });
+        for placed in &found.old_entries {
+            self.apply_old_entry(id, placed, bits, checkpoint, building);
+        }
+    }
+
+    /// An entry that the checkpoint counts on: its bits say which blocks of it are the newest.
+    fn apply_old_entry(
+        &mut self,
+        segment: u32,
+        placed: &PlacedEntry,
+        bits: &Bits,
+        checkpoint: &Checkpoint,
+        building: &mut Building,
+    ) {
+        let entry = &placed.entry;
+        let Some(slot) = self.current_slot(entry) else { return };
+        let position = self.log.position(segment, placed.block);
+        if entry.kind != EntryKind::Data {
+            if entry.kind.is_blank() && bit(&bits.live, placed.block) {
+                self.apply_old_blank(slot, position, entry, checkpoint, building);
+            }
+            return;
+        }
+        let is_live = |offset: u32| bit(&bits.live, placed.block + offset);
+        let mut offset = 0;
+        while offset < entry.block_count {
+            let from = offset;
+            while offset < entry.block_count && is_live(offset) {
+                offset += 1;
+            }
+            if from < offset {
+                self.put(
+                    slot,
+                    Piece {
+                        start: entry.start + u64::from(from),
+                        block_count: u64::from(offset - from),
+                        version: entry.version,
+                        place: Place::Data(CacheBlock(position.0 + from)),
+                    },
+                );
+            }
+            offset += 1;
+        }
+    }
+
+    fn apply_old_blank(
+        &mut self,
+        slot: VolumeSlot,
+        header: CacheBlock,
+        entry: &Entry,
+        checkpoint: &Checkpoint,
+        building: &mut Building,
+    ) {
+        let place = note_blank(slot, header, entry, building);
+        let named: Vec<(u64, u64)> = checkpoint
+            .pieces
+            .iter()
+            .filter(|piece| piece.position == header.0)
+            .map(|piece| (piece.start, u64::from(piece.block_count)))
+            .collect();
+        let whole = alloc::vec![(entry.start, u64::from(entry.block_count))];
+        for (start, block_count) in if named.is_empty() { whole } else { named } {
+            self.put(slot, Piece { start, block_count, version: entry.version, place });
+        }
+    }
+
+    /// A record behind the checkpoint. They come in the order of their sequence numbers, so that of equal
+    /// copies the last one wins.
+    fn apply_record(&mut self, record: &NewRecord, building: &mut Building) {
+        for placed in &record.entries {
+            let entry = &placed.entry;
+            let position = self.log.position(record.segment, placed.block);
+            if let EntryKind::Drop { segment, generation } = entry.kind {
+                building.drops.push((segment, generation.0));
+                continue;
+            }
+            if matches!(entry.kind, EntryKind::Mark { .. }) {
+                continue;
+            }
+            building.highest_version = building.highest_version.max(entry.version.0);
+            let Some(slot) = self.current_slot(entry) else { continue };
+            let place = match entry.kind {
+                EntryKind::Data => Place::Data(position),
+                EntryKind::Invalidate => Place::Absent,
+                _ => note_blank(slot, position, entry, building),
+            };
+            if entry.is_dirty {
+                let blocks = entry.payload_blocks().max(1);
+                if let Some(bits) = building.dirty.get_mut(&record.segment) {
+                    for block in placed.block..placed.block + blocks {
+                        set_bit(&mut bits.dirty, block, true);
+                    }
+                }
+            }
+            self.put(
+                slot,
+                Piece {
+                    start: entry.start,
+                    block_count: u64::from(entry.block_count),
+                    version: entry.version,
+                    place,
+                },
+            );
+        }
+    }
+
+    fn put(&mut self, slot: VolumeSlot, piece: Piece) {
+        if piece.block_count == 0 {
+            return;
+        }
+        let (mut removed, mut inserted) = self.scratch.take_pieces();
+        let index = &mut self.volume_mut(slot).index;
+        index.complete.replace(piece, &mut removed, &mut inserted);
+        self.scratch.put_pieces(removed, inserted);
+    }
+
+    /// The volume of an entry, if the entry is of its generation.
+    fn current_slot(&self, entry: &Entry) -> Option<VolumeSlot> {
+        (0u16..).zip(&self.volumes).find_map(|(slot, volume)| {
+            let volume = volume.as_ref()?;
+            let is_current = volume.id == entry.volume
+                && volume.generation == entry.volume_generation
+                && entry.start + u64::from(entry.block_count) <= volume.block_count();
+            is_current.then_some(VolumeSlot(slot))
+        })
+    }
+
+    /// Rule 3: where the newest copy of a block lies in a dropped segment, the block is absent; an
+    /// older copy, which lost to it above, does not come back.
+    fn apply_drops(&mut self, building: &Building) {
+        let mut dropped = BTreeSet::new();
+        let last = self.log.last_sequence;
+        for (segment, generation) in &building.drops {
+            if *segment >= self.log.segments.len() {
+                continue;
+            }
+            let state = self.log.segments.get_mut(*segment);
+            if state.generation.0 == *generation && state.state == SegmentState::Closed {
+                state.state = SegmentState::Dropped(last);
+                dropped.insert(*segment);
+            }
+        }
+        for slot in self.volume_slots() {
+            let gone: Vec<Piece> = self
+                .volume(slot)
+                .index
+                .complete
+                .all_pieces()
+                .filter(|piece| match self.piece_segment(piece) {
+                    Some(segment) => dropped.contains(&segment),
+                    None => true,
+                })
+                .collect();
+            for piece in gone {
+                self.volume_mut(slot).index.complete.remove(piece.start, piece.end());
+            }
+        }
+    }
+
+    fn set_bits(&mut self, building: &Building) {
+        for slot in self.volume_slots() {
+            let pieces: Vec<Piece> = self.volume(slot).index.complete.all_pieces().collect();
+            for piece in pieces {
+                match piece.place {
+                    Place::Data(position) => {
+                        let (segment, block) = self.log.segments.locate(position);
+                        let bits = &building.dirty[&segment];
+                        let count = u32::try_from(piece.block_count).expect("data is small");
+                        let mut dirty_blocks = 0;
+                        for offset in 0..count {
+                            let is_dirty = bit(&bits.dirty, block + offset);
+                            dirty_blocks += u64::from(is_dirty);
+                            let at = CacheBlock(position.0 + offset);
+                            self.log.segments.set_live(at, is_dirty);
+                        }
+                        self.add_dirty(slot, dirty_blocks);
+                    }
+                    Place::Blank { header, .. } => {
+                        let (segment, block) = self.log.segments.locate(header);
+                        let is_dirty = bit(&building.dirty[&segment].dirty, block);
+                        let record = building.blanks[&header.0];
+                        let blank = self.log.blanks.entry(header.0).or_insert(record);
+                        blank.live_blocks += piece.block_count;
+                        self.log.segments.set_live(header, is_dirty);
+                        if is_dirty {
+                            self.add_dirty(slot, piece.block_count);
+                        } else {
+                            self.writeback.clean_blanks.push_back(header);
+                        }
+                    }
+                    Place::Absent => unreachable!("removed with the drops"),
+                }
+                self.map_recovered(slot, &piece);
+            }
+        }
+    }
+}
+
+fn note_blank(
+    slot: VolumeSlot,
+    header: CacheBlock,
+    entry: &Entry,
+    building: &mut Building,
+) -> Place {
+    let kind = match entry.kind {
+        EntryKind::Zeroes { may_unmap } => BlankKind::Zeroes { may_unmap },
+        EntryKind::Discard => BlankKind::Discard,
+        _ => BlankKind::Poison,
+    };
+    building.blanks.insert(
+        header.0,
+        BlankRecord {
+            slot,
+            kind,
+            start: entry.start,
+            block_count: u64::from(entry.block_count),
+            version: entry.version,
+            live_blocks: 0,
+            mapped_blocks: 0,
+        },
+    );
+    Place::Blank { kind, header }
+}
+
+/// Rule 8: every record up to the last "durable through" was on stable storage. If one is missing, that
+/// is corruption, and is reported.
+fn assert_none_missing(
+    checkpoint: &Checkpoint,
+    records: &[NewRecord],
+) -> Result<(), RecoveryError> {
+    let durable_through =
+        records.iter().map(|record| record.durable_through).max().unwrap_or(SequenceNumber(0));
+    let mut seen = BTreeSet::new();
+    for record in records {
+        seen.insert(record.sequence.0);
+        seen.insert(record.replaces.0);
+    }
+    for sequence in checkpoint.sequence.0 + 1..=durable_through.0 {
+        if !seen.contains(&sequence) {
+            let missing = SequenceNumber(sequence);
+            return Err(RecoveryError::RecordMissing { missing, durable_through });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! Reading what the segments hold.
+//!
+//! A segment that the checkpoint counts on is believed up to its length there: a record that is missing
+//! or damaged below it is corruption. What follows is believed record by record, as far as each is
+//! whole, of this generation and recovery epoch, and follows the one before it.
+
+use alloc::vec::Vec;
+
+use super::{READS_MAX, Recovery, RecoveryIo};
+use crate::engine::Engine;
+use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
+use crate::format::checkpoint::{SegmentLine, SegmentUse};
+use crate::format::record::{EntryKind, RecordHeader};
+use crate::format::summary::{PlacedEntry, Summary};
+use crate::payload::{BufferRange, Payload};
+use crate::units::{BLOCK_BYTES, Crc32c, Generation, SequenceNumber};
+
+/// What was read of a segment.
+pub(super) struct ScannedSegment {
+    pub(super) segment: u32,
+    pub(super) generation: Generation,
+    pub(super) used_blocks: u32,
+    /// Blocks of the summary, if it was read and is good.
+    pub(super) summary_blocks: u32,
+    pub(super) last_sequence: SequenceNumber,
+    /// Entries of records that the checkpoint counts on.
+    pub(super) old_entries: Vec<PlacedEntry>,
+    /// All entries, to be kept while there is no summary.
+    pub(super) entries: Vec<PlacedEntry>,
+    pub(super) crcs: Vec<Crc32c>,
+}
+
+/// A record behind the checkpoint.
+pub(super) struct NewRecord {
+    pub(super) sequence: SequenceNumber,
+    pub(super) replaces: SequenceNumber,
+    pub(super) durable_through: SequenceNumber,
+    pub(super) segment: u32,
+    pub(super) entries: Vec<PlacedEntry>,
+}
+
+/// How a walk through the headers of a segment goes on.
+struct Walk {
+    block: u32,
+    previous: SequenceNumber,
+}
+
+impl Engine {
+    pub(super) fn checkpoint_line(&mut self, segment: u32) -> &SegmentLine {
+        let checkpoint = self.recovery().checkpoint.as_ref();
+        &checkpoint.expect("chosen before segments are read").segments[segment as usize]
+    }
+
+    pub(super) fn read_segments(&mut self, payload: &mut dyn Payload) {
+        while self.recovery().reads < READS_MAX {
+            if let Some(segment) = self.recovery().whole.last().copied() {
+                let length = self.superblock.geometry.segment_bytes;
+                let at = self.cache_offset(self.log.position(segment, 0));
+                let read = |range| RecoveryIo::Whole { segment, range };
+                if !self.submit_recovery_read(at, length, read, payload) {
+                    return;
+                }
+                self.recovery().whole.pop();
+                continue;
+            }
+            let segment = self.recovery().next_segment;
+            if segment == self.log.segments.len() {
+                break;
+            }
+            if !self.read_segment(segment, payload) {
+                return;
+            }
+            self.recovery().next_segment += 1;
+        }
+        let recovery = self.recovery();
+        let is_done = recovery.reads == 0 && recovery.whole.is_empty();
+        if is_done && recovery.next_segment == self.log.segments.len() {
+            self.build();
+        }
+    }
+
+    fn read_segment(&mut self, segment: u32, payload: &mut dyn Payload) -> bool {
+        let line = self.checkpoint_line(segment).clone();
+        let at = |engine: &Engine, block| engine.cache_offset(engine.log.position(segment, block));
+        let block_bytes = BLOCK_BYTES as u64;
+        match line.segment_use {
+            SegmentUse::Free => {
+                let offset = at(self, 0);
+                let read = |range| RecoveryIo::FirstBlock { segment, range };
+                self.submit_recovery_read(offset, block_bytes, read, payload)
+            }
+            SegmentUse::Closed if line.bits.as_ref().is_none_or(|bits| is_zero(&bits.live)) => {
+                // Nothing of it is alive: it only has to become free again.
+                self.scanned(ScannedSegment {
+                    segment,
+                    generation: line.generation,
+                    used_blocks: line.used_blocks,
+                    summary_blocks: 0,
+                    last_sequence: line.last_sequence,
+                    old_entries: Vec::new(),
+                    entries: Vec::new(),
+                    crcs: Vec::new(),
+                });
+                true
+            }
+            SegmentUse::Closed if line.summary_blocks > 0 => {
+                let offset = at(self, line.used_blocks);
+                let length = u64::from(line.summary_blocks) * block_bytes;
+                let read = |range| RecoveryIo::Summary { segment, range };
+                self.submit_recovery_read(offset, length, read, payload)
+            }
+            SegmentUse::Open | SegmentUse::Closed => {
+                self.recovery().whole.push(segment);
+                true
+            }
+        }
+    }
+
+    fn scanned(&mut self, segment: ScannedSegment) {
+        let recovery: &mut Recovery = self.recovery();
+        recovery.segments_done += 1;
+        recovery.segments.push(segment);
+    }
+
+    /// A segment that was free may have been opened since the checkpoint.
+    pub(super) fn on_first_block(
+        &mut self,
+        segment: u32,
+        range: BufferRange,
+        payload: &mut dyn Payload,
+    ) {
+        let block = payload.metadata(range);
+        let header = RecordHeader::decode(&self.log.set_id, segment, 0, block).ok();
+        let generation = self.checkpoint_line(segment).generation;
+        let is_new = header.is_some_and(|header| {
+            // Exactly the next generation: a segment is used again only after a checkpoint (rule 6).
+            header.generation.0 == generation.0 + 1 && self.is_next(&header, SequenceNumber(0))
+        });
+        if is_new {
+            self.recovery().whole.push(segment);
+        } else {
+            self.recovery().segments_done += 1;
+        }
+    }
+
+    /// Whether a header behind the checkpoint belongs to the life that the checkpoint began and follows
+    /// the record `previous` in its segment.
+    fn is_next(&mut self, header: &RecordHeader, previous: SequenceNumber) -> bool {
+        let checkpoint = self.recovery().checkpoint.as_ref().expect("chosen before");
+        header.recovery_epoch == checkpoint.recovery_epoch
+            && header.sequence > checkpoint.sequence
+            && header.previous == previous
+    }
+
+    pub(super) fn on_recovery_summary(
+        &mut self,
+        segment: u32,
+        range: BufferRange,
+        payload: &mut dyn Payload,
+    ) {
+        let line = self.checkpoint_line(segment).clone();
+        let bytes = payload.metadata(range);
+        let summary = Summary::decode(&self.log.set_id, segment, line.generation, bytes);
+        match summary {
+            Ok(summary) if summary.crcs.len() == line.used_blocks as usize => {
+                self.scanned(ScannedSegment {
+                    segment,
+                    generation: line.generation,
+                    used_blocks: line.used_blocks,
+                    summary_blocks: line.summary_blocks,
+                    last_sequence: line.last_sequence,
+                    old_entries: summary.entries,
+                    entries: Vec::new(),
+                    crcs: summary.crcs,
+                });
+            }
+            // A damaged summary is no loss: the headers say the same.
+            Ok(_) | Err(_) => self.recovery().whole.push(segment),
+        }
+    }
+
+    pub(super) fn on_whole_segment(
+        &mut self,
+        segment: u32,
+        range: BufferRange,
+        payload: &mut dyn Payload,
+    ) {
+        let line = self.checkpoint_line(segment).clone();
+        let is_free = line.segment_use == SegmentUse::Free;
+        let mut found = ScannedSegment {
+            segment,
+            generation: Generation(line.generation.0 + u64::from(is_free)),
+            used_blocks: 0,
+            summary_blocks: 0,
+            last_sequence: SequenceNumber(0),
+            old_entries: Vec::new(),
+            entries: Vec::new(),
+            crcs: Vec::new(),
+        };
+        found.crcs.resize(self.log.segments.segment_blocks() as usize, Crc32c(0));
+        let mut walk = Walk { block: 0, previous: SequenceNumber(0) };
+        let counted = if is_free { 0 } else { line.used_blocks };
+        while walk.block < counted {
+            match self.old_record(&found, &walk, range, payload) {
+                Ok(header) => take_record(&mut found, &mut walk, &header, true),
+                Err(corrupt) => {
+                    self.refuse(RecoveryError::Log(corrupt));
+                    return;
+                }
+            }
+        }
+        if line.segment_use != SegmentUse::Closed {
+            while let Some(header) = self.new_record(&found, &walk, range, payload) {
+                let first = found.entries.len();
+                take_record(&mut found, &mut walk, &header, false);
+                let record = NewRecord {
+                    sequence: header.sequence,
+                    replaces: header.replaces,
+                    durable_through: header.durable_through,
+                    segment,
+                    entries: found.entries[first..].to_vec(),
+                };
+                self.recovery().records.push(record);
+            }
+        }
+        found.used_blocks = walk.block;
+        found.last_sequence = walk.previous;
+        self.scanned(found);
+    }
+
+    /// A record below the length that the checkpoint has for the segment.
+    fn old_record(
+        &mut self,
+        found: &ScannedSegment,
+        walk: &Walk,
+        range: BufferRange,
+        payload: &dyn Payload,
+    ) -> Result<RecordHeader, Corrupt> {
+        let (segment, block) = (found.segment, walk.block);
+        let place = CorruptPlace::Record { segment, block };
+        let header = RecordHeader::decode(
+            &self.log.set_id,
+            segment,
+            block,
+            header_at(range, block, payload),
+        )?;
+        let (expected, seen) = (found.generation.0, header.generation.0);
+        Corrupt::unless_equal(place, "generation", expected, seen)?;
+        Corrupt::unless_equal(place, "previous", walk.previous.0, header.previous.0)?;
+        let end = u64::from(block) + 1 + u64::from(header.payload_blocks);
+        let limit = u64::from(self.checkpoint_line(segment).used_blocks);
+        Corrupt::unless_at_most(place, "end of the record", limit, end)?;
+        Ok(header)
+    }
+
+    /// A whole record behind the checkpoint; `None` ends the segment.
+    fn new_record(
+        &mut self,
+        found: &ScannedSegment,
+        walk: &Walk,
+        range: BufferRange,
+        payload: &dyn Payload,
+    ) -> Option<RecordHeader> {
+        let (segment, block) = (found.segment, walk.block);
+        let blocks = self.log.segments.segment_blocks();
+        if block >= blocks {
+            return None;
+        }
+        let bytes = header_at(range, block, payload);
+        let header = RecordHeader::decode(&self.log.set_id, segment, block, bytes).ok()?;
+        let follows = header.generation == found.generation
+            && self.is_next(&header, walk.previous)
+            && block + 1 + header.payload_blocks <= blocks;
+        if !follows {
+            return None;
+        }
+        // A torn record is no record.
+        let is_whole = (0u32..).zip(&header.crcs).all(|(index, crc)| {
+            let offset = (block + 1 + index) * BLOCK_BYTES as u32;
+            payload.checksum(range.slice(offset, BLOCK_BYTES as u32)) == *crc
+        });
+        is_whole.then_some(header)
+    }
+}
+
+fn is_zero(words: &[u64]) -> bool {
+    words.iter().all(|word| *word == 0)
+}
+
+fn header_at(range: BufferRange, block: u32, payload: &dyn Payload) -> &[u8] {
+    payload.metadata(range.slice(block * BLOCK_BYTES as u32, BLOCK_BYTES as u32))
+}
+
+fn take_record(found: &mut ScannedSegment, walk: &mut Walk, header: &RecordHeader, is_old: bool) {
+    let mut at = header.block + 1;
+    for entry in &header.entries {
+        let block = if entry.kind == EntryKind::Data { at } else { header.block };
+        at += entry.payload_blocks();
+        let placed = PlacedEntry { entry: *entry, block };
+        found.entries.push(placed);
+        if is_old {
+            found.old_entries.push(placed);
+        }
+    }
+    for (index, crc) in (header.block as usize + 1..).zip(&header.crcs) {
+        found.crcs[index] = *crc;
+    }
+    walk.block = header.block + 1 + header.payload_blocks;
+    walk.previous = header.sequence;
+}

@@ -1,0 +1,121 @@
+//! A volume in service.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::command::VolumeCommand;
+use crate::flush_group::{FlushGroup, FlushNumber};
+use crate::index::VolumeIndex;
+use crate::options::{CacheMode, OriginFacts, VolumeSettings};
+use crate::range_lock::RangeLocks;
+use crate::request::Request;
+use crate::sequential::SequentialTracker;
+use crate::slab::Key;
+use crate::status::VolumeCounters;
+use crate::units::{BLOCK_BYTES, FlushEpoch, Generation, Time, Version, VolumeId};
+use crate::wake::Waiter;
+
+/// A run of blocks of which the origin write is complete and the origin flush outstanding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Homed {
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) version: Version,
+    /// The origin flush that makes it clean.
+    pub(crate) needs: FlushNumber,
+}
+
+/// Whether the host state file says that dirty data may exist (rule 10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum HostMarkState {
+    Clear,
+    Asked,
+    Set,
+}
+
+/// How the volume gets at its data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Service {
+    /// As its mode says.
+    Cached,
+    /// From the origin alone: the cache device failed, and the host state file says so.
+    WithoutCache,
+    /// Not at all: dirty data is on a cache device that failed, or the origin is missing.
+    Quiesced,
+}
+
+/// Ranges written around the log that are remembered one by one until the origin is flushed; beyond
+/// that the whole volume counts as written around.
+pub(crate) const AROUND_RANGES_MAX: usize = 256;
+/// Written-home runs that wait for an origin flush before the engine asks for one itself.
+pub(crate) const HOMED_MAX: usize = 256;
+
+pub(crate) struct Volume {
+    pub(crate) id: VolumeId,
+    pub(crate) generation: Generation,
+    pub(crate) mode: CacheMode,
+    pub(crate) settings: VolumeSettings,
+    /// `None` if the origin is missing.
+    pub(crate) facts: Option<OriginFacts>,
+    pub(crate) size_bytes: u64,
+    pub(crate) service: Service,
+    pub(crate) index: VolumeIndex,
+    pub(crate) locks: RangeLocks,
+    pub(crate) misses: Vec<Key>,
+    pub(crate) sequential: SequentialTracker,
+    /// Flushes of the origin.
+    pub(crate) flushes: FlushGroup,
+    /// Written around the log: start, count, and the origin flush that covers it. Not promoted before
+    /// that (rule 4). A write under way has `FlushNumber::MAX`.
+    pub(crate) around: VecDeque<(u64, u64, FlushNumber)>,
+    pub(crate) homed: VecDeque<Homed>,
+    pub(crate) homed_since: Time,
+    /// An origin flush failed: what it was to cover may be lost, and no later flush may hide that.
+    pub(crate) has_lost_writes: bool,
+    pub(crate) dirty_blocks: u64,
+    /// Dirty blocks exist that no client write is bringing home, in whatever mode.
+    pub(crate) needs_writeback: bool,
+    pub(crate) host_mark: HostMarkState,
+    pub(crate) mark_waiters: Vec<Waiter>,
+    pub(crate) epoch: FlushEpoch,
+    pub(crate) drained_through: FlushEpoch,
+    /// Requests wait while the mode changes.
+    pub(crate) is_gated: bool,
+    pub(crate) gated: VecDeque<Request>,
+    pub(crate) operations: usize,
+    pub(crate) command: Option<VolumeCommand>,
+    pub(crate) counters: VolumeCounters,
+}
+
+impl Volume {
+    /// Blocks of the volume; the last one may be partial.
+    pub(crate) fn block_count(&self) -> u64 {
+        self.size_bytes.div_ceil(BLOCK_BYTES as u64)
+    }
+
+    /// Byte range of a run of blocks on the origin, cut at its end.
+    pub(crate) fn byte_range(&self, start: u64, block_count: u64) -> (u64, u64) {
+        let offset = start * BLOCK_BYTES as u64;
+        let length = (block_count * BLOCK_BYTES as u64).min(self.size_bytes - offset);
+        (offset, length)
+    }
+
+    /// Whether part of the range was written around the log since the origin's last flush.
+    pub(crate) fn is_around(&self, start: u64, end: u64) -> bool {
+        self.around.iter().any(|(at, count, _)| *at < end && start < at + count)
+    }
+
+    /// Whether the volume is on its way out of a mode that keeps dirty data: writes go through.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.command.as_ref().is_some_and(VolumeCommand::is_leaving)
+    }
+
+    /// Whether reads that miss are promoted.
+    pub(crate) fn promotes(&self) -> bool {
+        self.service == Service::Cached
+            && matches!(
+                self.mode,
+                CacheMode::Writeback | CacheMode::Writethrough | CacheMode::Writearound
+            )
+    }
+}
