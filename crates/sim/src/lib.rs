@@ -1,1 +1,39 @@
-//! Placeholder while the crate is being laid out.
+//! The simulator that judges the forebay engine.
+//!
+//! A seed becomes a world: a cache device and origins with volatile caches, clients and administrators,
+//! crashes and failures, all in virtual time. An oracle knows which content each sector may have. A run
+//! is a function of its seed and options; nothing here reads a clock.
+//!
+//! - [`run::run`] makes one run, [`hunt::hunt`] many, [`sweep`] fails or cuts at each operation in turn.
+//! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
+//! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
+//!   `crash.rs` and `check.rs` what happens between and after.
+//! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
+//!
+//! Deliberately absent: real devices, threads, and any knowledge of the engine's format beyond the
+//! superblock that a host writes at format.
+
+mod administrator;
+mod check;
+mod client;
+pub mod config;
+mod crash;
+pub mod device;
+pub mod hunt;
+pub mod media;
+pub mod oracle;
+mod ordered;
+pub mod payload;
+pub mod random;
+pub mod reference;
+pub mod run;
+pub mod stamp;
+pub mod sweep;
+pub mod trace;
+pub mod under_test;
+pub mod workload;
+mod world;
+
+pub use run::{Outcome, Plan, RunOptions, run};
+pub use trace::TraceMode;
+pub use world::Violation;

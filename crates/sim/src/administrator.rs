@@ -1,0 +1,476 @@
+//! Administrators, and the host around the engine: commands, events, the host state file.
+
+use std::collections::BTreeMap;
+
+use forebay_engine::event::{Command, CommandError, CommandId, Event};
+use forebay_engine::format::superblock::NewVolume;
+use forebay_engine::options::{CacheMode, HostMark, OriginFacts};
+use forebay_engine::request::Durability;
+use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
+
+use crate::config::{set_settings, volume_settings};
+use crate::device::WriteCache;
+use crate::oracle::{Observed, Run};
+use crate::workload::OperationKind;
+use crate::world::{Due, Halt, TableEntry, World, violation};
+
+const MODES: [CacheMode; 5] = [
+    CacheMode::Writeback,
+    CacheMode::Writethrough,
+    CacheMode::Writearound,
+    CacheMode::Writeonly,
+    CacheMode::Passthrough,
+];
+
+/// How a command ended.
+pub(crate) type CommandResult = Result<Option<VolumeSlot>, CommandError>;
+
+/// What the host state file is to say.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Save {
+    /// Dirty data may exist.
+    Dirty,
+    /// The volume is served without its cache.
+    WithoutCache,
+}
+
+struct Pending {
+    command: Command,
+    volume: Option<usize>,
+    since: u64,
+    /// When the oracle was told.
+    moment: u64,
+    is_cancelled: bool,
+}
+
+/// Commands that have not ended, and how others ended.
+#[derive(Default)]
+pub(crate) struct Administrator {
+    pending: BTreeMap<u64, Pending>,
+    results: BTreeMap<u64, CommandResult>,
+    last_id: u64,
+}
+
+impl Administrator {
+    pub(crate) fn in_flight(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(crate) fn oldest(&self) -> Option<(String, u64)> {
+        let (_, pending) = self.pending.first_key_value()?;
+        Some((format!("{:?}", pending.command), pending.since))
+    }
+
+    pub(crate) fn has_ended(&self, id: u64) -> bool {
+        self.results.contains_key(&id)
+    }
+
+    /// The process died.
+    pub(crate) fn disconnect(&mut self) {
+        self.pending.clear();
+        self.results.clear();
+    }
+}
+
+impl World<'_> {
+    /// Now and then somebody has a wish.
+    pub(crate) fn maybe_administer(&mut self) {
+        let administrator = self.config.administrator;
+        if !self.random.permille(administrator.permille) || self.life.is_stopping {
+            return;
+        }
+        let index = self.random.index(self.volumes.len());
+        if !self.volumes[index].is_served() {
+            return;
+        }
+        let choice = self.random.weighted(&administrator.weights);
+        let Some(command) = self.choose_command(index, choice) else { return };
+        let id = self.command(command, Some(index));
+        if self.random.percent(administrator.cancel_percent) {
+            let time = self.now + self.random.below(200_000_000);
+            self.agenda.push(time, Due::Cancel(id));
+        }
+    }
+
+    fn choose_command(&mut self, index: usize, choice: usize) -> Option<Command> {
+        let volume = self.volumes[index].slot?;
+        // An ordered volume stays in writeback: only there does its promise hold.
+        let is_ordered = self.volumes[index].is_ordered();
+        match choice {
+            0 if !is_ordered => Some(Command::SetMode { volume, mode: *self.random.pick(&MODES) }),
+            1 if !is_ordered => Some(Command::Drain { volume }),
+            2 => Some(Command::Invalidate { volume }),
+            3 if !is_ordered => Some(Command::Detach { volume }),
+            4 => Some(Command::SetVolume { volume, settings: volume_settings(&mut self.random) }),
+            5 => Some(Command::SetCacheSet { settings: set_settings(&mut self.random) }),
+            _ => None,
+        }
+    }
+
+    /// Hands a command to the engine.
+    pub(crate) fn command(&mut self, command: Command, volume: Option<usize>) -> u64 {
+        self.administrator.last_id += 1;
+        let id = self.administrator.last_id;
+        self.stats.commands += 1;
+        self.say(format!("command {id}: {command:?}"));
+        if let Some(index) = volume {
+            self.before_command(index, &command);
+        }
+        if command == Command::Stop {
+            self.life.is_stopping = true;
+        }
+        let moment = self.oracle.submit_flush();
+        let pending = Pending {
+            command: command.clone(),
+            volume,
+            since: self.now,
+            moment,
+            is_cancelled: false,
+        };
+        self.administrator.pending.insert(id, pending);
+        let now = self.time();
+        self.engine().0.handle_command(now, CommandId(id), command);
+        id
+    }
+
+    fn before_command(&mut self, index: usize, command: &Command) {
+        let volume = &mut self.volumes[index];
+        match command {
+            Command::SetMode { mode, .. } => {
+                volume.entry = TableEntry::Changing;
+                volume.is_origin_whole &= !mode.keeps_dirty();
+            }
+            Command::Drain { .. } | Command::Detach { .. } | Command::Attach { .. } => {
+                volume.entry = TableEntry::Changing;
+            }
+            _ => {}
+        }
+    }
+
+    /// Hands over a command and waits for its end.
+    pub(crate) fn command_and_wait(
+        &mut self,
+        command: Command,
+        volume: Option<usize>,
+    ) -> Result<CommandResult, Halt> {
+        let id = self.command(command, volume);
+        self.poll()?;
+        self.run_until("a command", |world| world.administrator.has_ended(id))?;
+        Ok(self.administrator.results.remove(&id).expect("it has ended"))
+    }
+
+    pub(crate) fn cancel(&mut self, id: u64) {
+        if let Some(pending) = self.administrator.pending.get_mut(&id) {
+            pending.is_cancelled = true;
+            self.say(format!("cancel command {id}"));
+            self.engine().0.cancel_command(CommandId(id));
+        }
+    }
+
+    /// Attaches a volume that was detached.
+    pub(crate) fn attach(&mut self, index: usize) {
+        if self.volumes[index].slot.is_some() || self.life.is_stopping {
+            return;
+        }
+        let volume = &self.volumes[index];
+        let command = Command::Attach {
+            volume: NewVolume {
+                name: volume.name.clone(),
+                origin_path: format!("/dev/{}", volume.name),
+                size_bytes: volume.config.size_bytes,
+                logical_block_bytes: volume.config.logical_block_bytes,
+                mode: volume.config.mode,
+            },
+            facts: self.origin_facts(index),
+        };
+        self.command(command, Some(index));
+    }
+
+    pub(crate) fn origin_facts(&self, index: usize) -> OriginFacts {
+        let config = &self.volumes[index].config;
+        OriginFacts {
+            size_bytes: config.size_bytes,
+            optimal_io_bytes: config.optimal_io_bytes,
+            is_rotational: config.is_rotational,
+            has_volatile_cache: config.origin.write_cache == WriteCache::Volatile,
+            supports_discard: self.config.supports_discard,
+        }
+    }
+
+    /// Whether a detach of the volume in `slot` is under way.
+    pub(crate) fn is_leaving(&self, slot: Option<VolumeSlot>) -> bool {
+        self.administrator.pending.values().any(|pending| {
+            matches!(&pending.command, Command::Detach { volume } if Some(*volume) == slot)
+        })
+    }
+
+    pub(crate) fn on_event(&mut self, event: Event) -> Result<(), Halt> {
+        self.say(format!("event {event:?}"));
+        match event {
+            Event::Serving => self.on_serving(),
+            Event::RecoveryFailed(error) => {
+                if self.has_failures() || self.config.rot == crate::config::Rot::Anything {
+                    return Err(Halt::Refused);
+                }
+                violation("recovery failed for no reason", error.to_string())
+            }
+            Event::CommandComplete { command, result } => {
+                self.on_command_complete(command.0, result)
+            }
+            Event::DirtyBegins { volume } => {
+                if let Some(index) = self.index_of(volume) {
+                    let time = self.now + self.random.below(self.config.host_save_ns);
+                    self.agenda.push(time, Due::HostSaved(index, Save::Dirty));
+                }
+                Ok(())
+            }
+            Event::DirtyEnded { volume } => {
+                if let Some(index) = self.index_of(volume) {
+                    self.volumes[index].is_marked_dirty = false;
+                }
+                Ok(())
+            }
+            Event::CacheFailed => {
+                self.on_cache_failed();
+                Ok(())
+            }
+            Event::TableChanged => Ok(()),
+        }
+    }
+
+    fn index_of(&self, slot: VolumeSlot) -> Option<usize> {
+        self.volumes.iter().position(|volume| volume.slot == Some(slot))
+    }
+
+    fn on_serving(&mut self) -> Result<(), Halt> {
+        if self.life.is_serving {
+            return violation("served twice", "a second Serving event");
+        }
+        self.life.is_serving = true;
+        for volume in &mut self.volumes {
+            if volume.is_served() {
+                // The higher generation is durable, so nothing needs the mark any more.
+                volume.mark = HostMark::None;
+                volume.is_origin_whole = !volume.mode.keeps_dirty();
+            }
+        }
+        Ok(())
+    }
+
+    /// Volumes whose data is all on their origins go on, once the file says so.
+    fn on_cache_failed(&mut self) {
+        self.life.is_cache_failed = true;
+        for index in 0..self.volumes.len() {
+            let Some(slot) = self.volumes[index].slot else { continue };
+            let status = self.engine.as_ref().and_then(|e| e.volume_status(self.time(), slot));
+            if status.is_some_and(|status| status.dirty_blocks == 0) {
+                let time = self.now + self.random.below(self.config.host_save_ns);
+                self.agenda.push(time, Due::HostSaved(index, Save::WithoutCache));
+            }
+        }
+    }
+
+    pub(crate) fn on_host_saved(&mut self, index: usize, save: Save) {
+        let volume = &mut self.volumes[index];
+        let Some(slot) = volume.slot else { return };
+        match save {
+            Save::Dirty => volume.is_marked_dirty = true,
+            Save::WithoutCache => {
+                volume.mark = HostMark::ServedWithoutCache;
+                volume.is_marked_dirty = false;
+            }
+        }
+        self.say(format!("host state saved: volume {index} {save:?}"));
+        let now = self.time();
+        self.engine().0.handle_host_state_saved(now, slot);
+    }
+
+    fn on_command_complete(&mut self, id: u64, result: CommandResult) -> Result<(), Halt> {
+        let Some(pending) = self.administrator.pending.remove(&id) else {
+            return violation(
+                "a command that was not given, or a second end",
+                format!("{id}: {result:?}"),
+            );
+        };
+        self.check_command_error(&pending, &result)?;
+        match pending.volume {
+            Some(index) => self.after_command(index, &pending, result)?,
+            None if pending.command == Command::Stop && result.is_ok() => {
+                self.life.is_stopped = true;
+                for index in 0..self.volumes.len() {
+                    if self.volumes[index].is_served() {
+                        self.oracle.acknowledge_flush(index, pending.moment);
+                    }
+                }
+            }
+            None => {}
+        }
+        self.administrator.results.insert(id, result);
+        Ok(())
+    }
+
+    fn check_command_error(&self, pending: &Pending, result: &CommandResult) -> Result<(), Halt> {
+        let Err(error) = result else { return Ok(()) };
+        let is_explained = match error {
+            CommandError::OriginFailed | CommandError::CacheFailed => {
+                self.has_failures() || self.may_have_poison
+            }
+            CommandError::Cancelled => pending.is_cancelled || self.life.is_stopping,
+            CommandError::Dirty => matches!(pending.command, Command::Invalidate { .. }),
+            // Another command of this or any volume may be under way.
+            CommandError::Busy => true,
+            CommandError::NoSuchVolume => {
+                pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
+            }
+            CommandError::TableFull | CommandError::NameTaken | CommandError::Invalid => false,
+        };
+        if is_explained {
+            return Ok(());
+        }
+        violation(
+            format!("a command failed for no reason: {error:?}"),
+            format!("{:?}", pending.command),
+        )
+    }
+
+    /// What is known of a volume when a command of it has ended.
+    fn after_command(
+        &mut self,
+        index: usize,
+        pending: &Pending,
+        result: CommandResult,
+    ) -> Result<(), Halt> {
+        let is_ok = result.is_ok();
+        match pending.command {
+            Command::Detach { .. } if is_ok => return self.on_detached(index, pending.moment),
+            Command::Attach { .. } => {
+                let is_certain = is_ok || !self.has_failures();
+                let volume = &mut self.volumes[index];
+                volume.entry = if is_certain { TableEntry::Known } else { TableEntry::Changing };
+                volume.slot = result.unwrap_or(None);
+                (volume.mode, volume.is_missing) = (volume.config.mode, false);
+                volume.is_origin_whole = !volume.mode.keeps_dirty();
+                return match (is_ok, volume.slot) {
+                    (true, None) => violation("an attach without a slot", format!("{index}")),
+                    _ => Ok(()),
+                };
+            }
+            Command::Drain { .. } if is_ok => {
+                self.oracle.acknowledge_flush(index, pending.moment);
+            }
+            Command::SetMode { .. } | Command::Drain { .. } | Command::Detach { .. } => {}
+            _ => return Ok(()),
+        }
+        self.read_mode(index, &pending.command, result)
+    }
+
+    fn read_mode(
+        &mut self,
+        index: usize,
+        command: &Command,
+        result: CommandResult,
+    ) -> Result<(), Halt> {
+        let is_ok = result.is_ok();
+        let engine = self.engine.as_ref().expect("the process lives");
+        let volume = &self.volumes[index];
+        if volume.slot.is_none() && !is_ok {
+            // It was detached in the meantime.
+            return Ok(());
+        }
+        let Some(entry) = volume.slot.and_then(|slot| engine.superblock().volume(slot)) else {
+            return violation("a volume is gone from the table", format!("volume {index}"));
+        };
+        let mode = entry.mode;
+        let is_as_told = match command {
+            Command::SetMode { mode: wanted, .. } => mode == *wanted,
+            Command::Drain { .. } => !mode.keeps_dirty(),
+            _ => true,
+        };
+        // Another command may have begun to change the table before this one's end was polled.
+        if is_ok && !is_as_told && !self.is_changing(index) {
+            return violation(
+                "a command did not change the mode",
+                format!("{command:?}: {mode:?}"),
+            );
+        }
+        let volume = &mut self.volumes[index];
+        // A failed command may have left dirty data, whatever the mode now is.
+        volume.is_origin_whole &= !mode.keeps_dirty();
+        volume.is_origin_whole |= is_ok && !mode.keeps_dirty();
+        volume.mode = mode;
+        // What a failed device holds after a failed change is not known.
+        if !self.is_changing(index) && (is_ok || !self.has_failures()) {
+            self.volumes[index].entry = TableEntry::Known;
+        }
+        if self.volumes[index].is_origin_whole {
+            return self.check_origin(index, "origin after a command");
+        }
+        Ok(())
+    }
+
+    fn is_changing(&self, index: usize) -> bool {
+        self.administrator.pending.values().any(|pending| {
+            let changes = matches!(
+                pending.command,
+                Command::SetMode { .. } | Command::Drain { .. } | Command::Detach { .. }
+            );
+            changes && pending.volume == Some(index)
+        })
+    }
+
+    /// The origin is on its own: it must hold everything, and others may use it.
+    fn on_detached(&mut self, index: usize, moment: u64) -> Result<(), Halt> {
+        self.oracle.acknowledge_flush(index, moment);
+        let volume = &mut self.volumes[index];
+        volume.slot = None;
+        volume.entry = TableEntry::Known;
+        volume.is_origin_whole = true;
+        volume.is_marked_dirty = false;
+        if volume.origin.in_flight() > 0 {
+            return violation("I/O to a detached origin is under way", format!("volume {index}"));
+        }
+        self.check_origin(index, "origin after detach")?;
+        if self.random.percent(80) {
+            let time = self.now + self.random.below(1_000_000_000);
+            self.agenda.push(time, Due::Attach(index));
+        }
+        Ok(())
+    }
+
+    /// Checks what an origin alone holds now.
+    pub(crate) fn check_origin(&mut self, index: usize, context: &str) -> Result<(), Halt> {
+        let now = self.oracle.submit_flush();
+        let mut bytes = Vec::new();
+        for run in self.oracle.touched(index, 2048) {
+            bytes.resize(run.count as usize * SECTOR_BYTES, 0);
+            self.volumes[index].origin.media().read(run.first, &mut bytes);
+            if let Err(mismatch) = self.oracle.check(run, &bytes, now, Observed::Once) {
+                return self.wrong_content(context, index, mismatch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Somebody writes to an origin without the cache, with the power on until it is durable.
+    pub(crate) fn write_behind(&mut self, index: usize) {
+        let total = self.oracle.sectors(index);
+        for _ in 0..self.random.between(1..=20) {
+            let first = self.random.below(u64::from(total)) as u32 / 8 * 8;
+            let count = (8 * self.random.between(1..=32) as u32).min(total - first);
+            let run = Run { volume: index, first, count };
+            let kind = crate::oracle::WriteKind::Data;
+            let write = self.oracle.submit_write(run, kind, Durability::ForcedUnitAccess);
+            self.say(format!(
+                "{} behind the cache: volume {index} sector {first}+{count} is write {}",
+                OperationKind::Write.name(),
+                write.0
+            ));
+            let mut bytes = vec![0; count as usize * SECTOR_BYTES];
+            for (sector, bytes) in (first..).zip(bytes.chunks_exact_mut(SECTOR_BYTES)) {
+                crate::stamp::Stamp { write: write.0, volume: index as u8, sector }.fill(bytes);
+            }
+            self.volumes[index].origin.media_mut().write_durable(first, &bytes);
+            self.oracle.acknowledge_write(write);
+        }
+    }
+}

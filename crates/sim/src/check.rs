@@ -1,0 +1,117 @@
+//! The full check: everything that was ever written is read, twice, with something in between that
+//! makes the cache forget.
+//!
+//! What the first pass reads is from then on the only value allowed. A clean copy that differs from
+//! its origin passes the first time and is found the second time.
+
+use forebay_engine::event::Command;
+use forebay_engine::request::Durability;
+
+use crate::client::Owner;
+use crate::oracle::{Observed, Run};
+use crate::random::Random;
+use crate::workload::{Operation, OperationKind};
+use crate::world::{Halt, TableEntry, World};
+
+/// Reads that the check has under way.
+const READS_MAX: usize = 12;
+/// Longest read of the check, in sectors.
+const READ_SECTORS_MAX: u32 = 1024;
+
+impl World<'_> {
+    /// Reads `percent` of everything twice.
+    pub(crate) fn full_check(&mut self, percent: u64) -> Result<(), Halt> {
+        self.run_until("requests before the check", |world| world.clients.in_flight() == 0)?;
+        self.check_pass(Observed::Settled, percent)?;
+        for index in 0..self.volumes.len() {
+            self.make_forget(index)?;
+        }
+        self.check_pass(Observed::Once, percent)
+    }
+
+    fn check_pass(&mut self, observed: Observed, percent: u64) -> Result<(), Halt> {
+        let name = if observed == Observed::Settled { "first" } else { "second" };
+        self.say(format!("{name} pass of the check after {}", self.last_end));
+        let mut reads = Vec::new();
+        let mut random = self.random.fork();
+        for index in 0..self.volumes.len() {
+            if self.volumes[index].is_served() {
+                reads.extend(self.runs_to_read(index, percent, &mut random));
+            }
+        }
+        random.shuffle(&mut reads);
+        for run in reads {
+            self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
+            self.issue(operation(run, OperationKind::Read), Owner::Checker(observed));
+            if self.random.percent(30) {
+                self.poll()?;
+            }
+        }
+        self.poll()?;
+        self.run_until("reads of the check", |world| world.clients.in_flight() == 0)
+    }
+
+    fn runs_to_read(&self, index: usize, percent: u64, random: &mut Random) -> Vec<Run> {
+        let sectors_max = 8 * random.between(1..=u64::from(READ_SECTORS_MAX) / 8) as u32;
+        let mut runs = self.oracle.touched(index, sectors_max);
+        runs.retain(|_| random.percent(percent));
+        // And a few places that nobody wrote to.
+        let total = self.oracle.sectors(index);
+        for _ in 0..4 {
+            let first = random.below(u64::from(total)) as u32 / 8 * 8;
+            runs.push(Run { volume: index, first, count: 64.min(total - first) });
+        }
+        runs
+    }
+
+    /// Makes the cache drop what it may drop, in one of several ways.
+    fn make_forget(&mut self, index: usize) -> Result<(), Halt> {
+        let volume = &self.volumes[index];
+        let Some(slot) = volume.slot else { return Ok(()) };
+        if volume.is_missing || volume.entry == TableEntry::Changing {
+            return Ok(());
+        }
+        let (mode, is_ordered) = (volume.mode, volume.is_ordered());
+        match self.random.below(4) {
+            0 => self.read_much(index),
+            1 => {
+                let _ = self.command_and_wait(Command::Invalidate { volume: slot }, Some(index))?;
+                Ok(())
+            }
+            2 if !is_ordered => {
+                let drain = Command::Drain { volume: slot };
+                if self.command_and_wait(drain, Some(index))?.is_ok() {
+                    let invalidate = Command::Invalidate { volume: slot };
+                    let _ = self.command_and_wait(invalidate, Some(index))?;
+                }
+                let back = Command::SetMode { volume: slot, mode };
+                let _ = self.command_and_wait(back, Some(index))?;
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads and prefetches all over the volume, as much as the cache may hold.
+    fn read_much(&mut self, index: usize) -> Result<(), Halt> {
+        let total = self.oracle.sectors(index);
+        let cache_sectors = (self.config.geometry.device_bytes / 512) as u32;
+        let mut left = cache_sectors.min(2 * total);
+        while left > 0 {
+            let first = self.random.below(u64::from(total)) as u32 / 8 * 8;
+            let count = 512.min(total - first);
+            let run = Run { volume: index, first, count };
+            let kind = *self.random.pick(&[OperationKind::Read, OperationKind::Prefetch]);
+            self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
+            let owner = Owner::Checker(Observed::Once);
+            self.issue(operation(run, kind), owner);
+            self.poll()?;
+            left = left.saturating_sub(512);
+        }
+        self.run_until("reads of the check", |world| world.clients.in_flight() == 0)
+    }
+}
+
+fn operation(run: Run, kind: OperationKind) -> Operation {
+    Operation { run, kind, durability: Durability::Completed }
+}

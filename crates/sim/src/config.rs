@@ -1,0 +1,329 @@
+//! A run's world, made of its seed: devices, volumes, clients, administrators, faults.
+
+use forebay_engine::format::superblock::{
+    Geometry, GeometryError, SEGMENT_BYTES_MIN, WritebackOrder,
+};
+use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
+
+use crate::device::{
+    AtomicUnit, DeviceOptions, FaultRates, Fresh, Gone, PowerStyle, Speed, WriteCache,
+};
+use crate::payload::PoolLimits;
+use crate::random::Random;
+use crate::run::{Plan, RunOptions};
+use crate::workload::Mixture;
+
+const MIB: u64 = 1 << 20;
+const MICROSECOND: u64 = 1_000;
+const MILLISECOND: u64 = 1_000_000;
+
+/// What happens to durable blocks of the cache device between lives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum Rot {
+    /// Nothing.
+    None,
+    /// Client data rots.
+    Payload,
+    /// Anything but the superblocks rots; recovery may refuse the device.
+    Anything,
+}
+
+/// A volume of the run.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VolumeConfig {
+    /// Size of the origin.
+    pub size_bytes: u64,
+    /// 512 or 4096.
+    pub logical_block_bytes: u32,
+    /// Mode at the start.
+    pub mode: CacheMode,
+    /// Order of writeback.
+    pub order: WritebackOrder,
+    /// Settings at the start.
+    pub settings: VolumeSettings,
+    /// The origin.
+    pub origin: DeviceOptions,
+    /// Whether the engine is told that the origin is rotational.
+    pub is_rotational: bool,
+    /// Preferred I/O size, as the engine is told.
+    pub optimal_io_bytes: u32,
+}
+
+/// Failures of a life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultConfig {
+    /// Of the cache device.
+    pub cache: FaultRates,
+    /// Of each origin.
+    pub origin: FaultRates,
+    /// Probability in percent that a life has them.
+    pub lives_percent: u64,
+}
+
+/// How often an administrator does what, in weights.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AdministratorConfig {
+    /// Commands for a thousand requests.
+    pub permille: u64,
+    /// Mode switch, drain, invalidate, detach, volume settings, set settings.
+    pub weights: [u32; 6],
+    /// Commands that are cancelled, in percent.
+    pub cancel_percent: u64,
+}
+
+/// Everything that a seed decides beforehand.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Layout of the cache device.
+    pub geometry: Geometry,
+    /// The cache device.
+    pub cache: DeviceOptions,
+    /// Whether the engine is told that discards profit.
+    pub supports_discard: bool,
+    /// Settings of the set.
+    pub settings: SetSettings,
+    /// The volumes.
+    pub volumes: Vec<VolumeConfig>,
+    /// Lives before the last one.
+    pub lives: u32,
+    /// Requests of a life.
+    pub requests: u64,
+    /// What a power cut leaves.
+    pub power: PowerStyle,
+    /// Share of crashes that are power cuts, in percent.
+    pub power_percent: u64,
+    /// Failures.
+    pub faults: FaultConfig,
+    /// Decay.
+    pub rot: Rot,
+    /// The engine's share of buffers.
+    pub pool: PoolLimits,
+    /// What clients do.
+    pub mixture: Mixture,
+    /// Connections.
+    pub connections: u64,
+    /// Most requests that a connection has under way.
+    pub depth_max: u64,
+    /// Longest pause between two requests of a connection.
+    pub think_ns: u64,
+    /// Events this close together may come in any order, and share one round of polls.
+    pub batch_ns: u64,
+    /// What administrators do.
+    pub administrator: AdministratorConfig,
+    /// Longest time until the host state file is saved.
+    pub host_save_ns: u64,
+}
+
+impl Config {
+    /// The world of a seed.
+    pub fn new(random: &mut Random, options: &RunOptions) -> Config {
+        if options.plan != Plan::Seeded {
+            return Config::for_sweep(random);
+        }
+        let geometry = geometry(*random.pick(&[25, 26, 30, 40, 64]));
+        let volumes: Vec<_> = (0..*random.pick(&[1, 1, 2, 3])).map(|_| volume(random)).collect();
+        let faults = faults(random);
+        let scale = if options.long { 6 } else { 1 };
+        let lives = if options.long { random.between(1..=6) } else { random.between(0..=3) };
+        let requests_max = *random.pick(&[100, 300, 1000]);
+        Config {
+            cache: cache_device(random, &geometry),
+            geometry,
+            supports_discard: random.percent(70),
+            settings: set_settings(random),
+            volumes,
+            lives: lives as u32,
+            requests: random.between(30..=requests_max) * scale,
+            power: power_style(random),
+            power_percent: *random.pick(&[0, 60, 60, 100]),
+            faults,
+            rot: if random.percent(10) {
+                *random.pick(&[Rot::Payload, Rot::Payload, Rot::Anything])
+            } else {
+                Rot::None
+            },
+            pool: PoolLimits {
+                engine_bytes_max: *random.pick(&[8, 16, 64, 256]) * MIB,
+                refusal_permille: *random.pick(&[0, 0, 0, 5, 50]),
+            },
+            mixture: Mixture::new(random),
+            connections: random.between(1..=6),
+            depth_max: *random.pick(&[1, 4, 16, 64]),
+            think_ns: *random.pick(&[0, 100 * MICROSECOND, 5 * MILLISECOND, 100 * MILLISECOND]),
+            batch_ns: *random.pick(&[0, 0, 20 * MICROSECOND, MILLISECOND]),
+            administrator: administrator(random),
+            host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),
+        }
+    }
+
+    /// A small world without chance failures: a sweep puts in its own.
+    fn for_sweep(random: &mut Random) -> Config {
+        let geometry = geometry(25);
+        let volume = VolumeConfig {
+            size_bytes: MIB,
+            mode: *random.pick(&[
+                CacheMode::Writeback,
+                CacheMode::Writeback,
+                CacheMode::Writethrough,
+                CacheMode::Writearound,
+            ]),
+            ..volume(random)
+        };
+        let origin = DeviceOptions { size_bytes: MIB, ..volume.origin };
+        let volume = VolumeConfig { origin, ..volume };
+        Config {
+            cache: cache_device(random, &geometry),
+            geometry,
+            supports_discard: true,
+            settings: SetSettings::default(),
+            volumes: vec![volume],
+            lives: 1,
+            requests: 60,
+            power: PowerStyle::Random,
+            power_percent: 0,
+            faults: FaultConfig::default(),
+            rot: Rot::None,
+            pool: PoolLimits { engine_bytes_max: 64 * MIB, refusal_permille: 0 },
+            mixture: Mixture::small(),
+            connections: 2,
+            depth_max: 4,
+            think_ns: MILLISECOND,
+            batch_ns: 0,
+            administrator: AdministratorConfig { permille: 0, weights: [1; 6], cancel_percent: 0 },
+            host_save_ns: MILLISECOND,
+        }
+    }
+}
+
+/// A device of about so many segments of the smallest size.
+fn geometry(segments: u64) -> Geometry {
+    let bytes = segments * SEGMENT_BYTES_MIN + MIB / 2;
+    let laid_out = match Geometry::new(bytes, Some(SEGMENT_BYTES_MIN)) {
+        Err(GeometryError::TooSmall { needed_bytes, .. }) => {
+            Geometry::new(needed_bytes, Some(SEGMENT_BYTES_MIN))
+        }
+        other => other,
+    };
+    laid_out.expect("a device of that size can be laid out")
+}
+
+fn cache_device(random: &mut Random, geometry: &Geometry) -> DeviceOptions {
+    DeviceOptions {
+        size_bytes: geometry.device_bytes,
+        // The engine's unit is the block: a torn block is told by its checksum.
+        atomic: *random.pick(&[AtomicUnit::Sector, AtomicUnit::Block]),
+        write_cache: write_cache(random),
+        speed: Speed {
+            base_ns: 20 * MICROSECOND,
+            spread_ns: *random.pick(&[40, 200, 2000]) * MICROSECOND,
+            block_ns: 1000,
+        },
+        fresh: if random.percent(50) { Fresh::Zeroes } else { Fresh::Noise(random.bits()) },
+    }
+}
+
+fn write_cache(random: &mut Random) -> WriteCache {
+    if random.percent(85) { WriteCache::Volatile } else { WriteCache::Durable }
+}
+
+fn volume(random: &mut Random) -> VolumeConfig {
+    let blocks = match random.below(10) {
+        0..=5 => random.between(256..=1024),
+        6..=8 => random.between(1024..=3072),
+        _ => random.between(3072..=8192),
+    };
+    let logical_block_bytes = if random.percent(75) { 512 } else { 4096 };
+    let tail = if logical_block_bytes == 512 && random.percent(40) { random.below(8) } else { 0 };
+    let size_bytes = (blocks * 4096 - tail * 512).min(32 * MIB);
+    let mode = match random.below(20) {
+        0..=9 => CacheMode::Writeback,
+        10..=12 => CacheMode::Writethrough,
+        13..=15 => CacheMode::Writearound,
+        16..=17 => CacheMode::Writeonly,
+        _ => CacheMode::Passthrough,
+    };
+    let is_ordered = mode == CacheMode::Writeback && random.percent(30);
+    let is_rotational = random.percent(50);
+    let speed = if is_rotational {
+        Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND }
+    } else {
+        Speed { base_ns: 50 * MICROSECOND, spread_ns: MILLISECOND, block_ns: 2 * MICROSECOND }
+    };
+    VolumeConfig {
+        size_bytes,
+        logical_block_bytes,
+        mode,
+        order: if is_ordered { WritebackOrder::Ordered } else { WritebackOrder::Coalescing },
+        settings: volume_settings(random),
+        origin: DeviceOptions {
+            size_bytes,
+            atomic: if logical_block_bytes == 512 { AtomicUnit::Sector } else { AtomicUnit::Block },
+            write_cache: write_cache(random),
+            speed,
+            // Replaced by stamps when the oracle has numbered them.
+            fresh: Fresh::Zeroes,
+        },
+        is_rotational,
+        optimal_io_bytes: *random.pick(&[0, 0, 65536, 262_144]),
+    }
+}
+
+/// Settings of a volume, old or new.
+pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
+    VolumeSettings {
+        sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
+        writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
+    }
+}
+
+/// Settings of the set, old or new.
+pub(crate) fn set_settings(random: &mut Random) -> SetSettings {
+    SetSettings {
+        memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, MIB, 128 * 1024]),
+        discard_freed_segments: random.percent(70),
+    }
+}
+
+fn power_style(random: &mut Random) -> PowerStyle {
+    *random.pick(&[
+        PowerStyle::NoneSurvive,
+        PowerStyle::AllSurvive,
+        PowerStyle::Random,
+        PowerStyle::Random,
+        PowerStyle::RandomWithRubbish,
+    ])
+}
+
+fn administrator(random: &mut Random) -> AdministratorConfig {
+    let mut weights = [0; 6];
+    for weight in &mut weights {
+        *weight = if random.percent(60) { 1 } else { 0 };
+    }
+    weights[random.index(6)] += 1;
+    let permille = *random.pick(&[0, 0, 3, 15]);
+    AdministratorConfig { permille, weights, cancel_percent: *random.pick(&[0, 10]) }
+}
+
+/// Four runs of ten have failures, of one or two kinds.
+fn faults(random: &mut Random) -> FaultConfig {
+    if !random.percent(40) {
+        return FaultConfig::default();
+    }
+    let mut faults = FaultConfig { lives_percent: 70, ..FaultConfig::default() };
+    for _ in 0..random.between(1..=2) {
+        let device = if random.percent(60) { &mut faults.cache } else { &mut faults.origin };
+        device.failures_max = *random.pick(&[1, 3, 10, 50]);
+        let permille = *random.pick(&[2, 10, 30]);
+        match random.below(8) {
+            0..=2 => device.write_permille = permille,
+            3..=4 => device.read_permille = permille,
+            5..=6 => device.flush_permille = 5 * permille,
+            _ => {
+                let lasts_ns = *random.pick(&[None, Some(200 * MILLISECOND), Some(5_000_000_000)]);
+                // Counted from the beginning of the life; the life adds what came before.
+                device.gone = Some(Gone { from_operation: random.below(2000), lasts_ns });
+            }
+        }
+    }
+    faults
+}

@@ -1,0 +1,325 @@
+//! The end of a life and the beginning of the next: crashes, clean stops, what happens while nobody
+//! serves, and the start.
+
+use forebay_engine::event::Command;
+use forebay_engine::format::checkpoint::Checkpoint;
+use forebay_engine::format::superblock::{NewVolume, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::options::{CacheFacts, HostMark, OriginOpening};
+use forebay_engine::units::VolumeSlot;
+
+use crate::config::Rot;
+use crate::device::{FaultRates, Gone, Loss, PowerStyle, WriteCache};
+use crate::media::BLOCK_SECTORS;
+use crate::oracle::Survives;
+use crate::stamp::{self, Found};
+use crate::trace::DeviceName;
+use crate::world::{Agenda, Halt, Life, TableEntry, World, violation};
+
+/// Identity of the cache set.
+const SET_ID: [u8; 16] = *b"simulated set #1";
+
+/// Which failures a life has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum LifeFaults {
+    None,
+    AsConfigured,
+}
+
+impl World<'_> {
+    /// Makes the cache device what `format` and `attach` would: a superblock in both places, and an
+    /// empty checkpoint in area A.
+    pub(crate) fn format(&mut self) {
+        let mut superblock = Superblock::new(SET_ID, self.config.geometry, "sim");
+        superblock.settings = self.config.settings;
+        for volume in &self.volumes {
+            let new = NewVolume {
+                name: volume.name.clone(),
+                origin_path: format!("/dev/{}", volume.name),
+                size_bytes: volume.config.size_bytes,
+                logical_block_bytes: volume.config.logical_block_bytes,
+                mode: volume.config.mode,
+            };
+            let slot = superblock.add_volume(&new).expect("the table has room");
+            let entry = superblock.volumes[usize::from(slot.0)].as_mut().expect("just added");
+            entry.writeback_order = volume.config.order;
+            entry.settings = volume.config.settings;
+        }
+        for (slot, volume) in (0..).zip(&mut self.volumes) {
+            volume.slot = Some(VolumeSlot(slot));
+        }
+        self.write_format(&superblock);
+    }
+
+    fn write_format(&mut self, superblock: &Superblock) {
+        let bytes = superblock.encode();
+        let copy_sector = (self.config.geometry.copy_offset / 512) as u32;
+        let geometry = &self.config.geometry;
+        let checkpoint = Checkpoint::empty(geometry).encode(&SET_ID, geometry);
+        let media = self.cache.media_mut();
+        media.write_durable((geometry.checkpoint_offset / 512) as u32, &checkpoint);
+        media.write_durable(0, &bytes);
+        media.write_durable(copy_sector, &bytes);
+    }
+
+    /// Starts the engine on what the devices hold.
+    pub(crate) fn start_life(&mut self, life: Life, faults: LifeFaults) -> Result<(), Halt> {
+        self.trace.borrow_mut().life = life.number;
+        self.say(format!("=== life {} begins after {}", life.number, self.last_end));
+        self.life = Life { began: self.now, ..life };
+        self.set_faults(faults);
+        let superblock = self.read_superblock()?;
+        self.compare_table(&superblock)?;
+        let openings = self.openings();
+        let cache = CacheFacts {
+            size_bytes: self.config.cache.size_bytes,
+            has_volatile_cache: self.config.cache.write_cache == WriteCache::Volatile,
+            supports_discard: self.config.supports_discard,
+        };
+        self.engine = Some((self.launch)(self.time(), superblock, cache, &openings));
+        self.poll()
+    }
+
+    fn set_faults(&mut self, faults: LifeFaults) {
+        let config = self.config.faults;
+        let has_them =
+            faults == LifeFaults::AsConfigured && self.random.percent(config.lives_percent);
+        let names = (0..self.volumes.len()).map(DeviceName::Origin);
+        for name in std::iter::once(DeviceName::Cache).chain(names) {
+            let rates = if name == DeviceName::Cache { config.cache } else { config.origin };
+            let device = self.device(name);
+            let gone = rates.gone.map(|gone| Gone {
+                from_operation: gone.from_operation + device.submitted_count(),
+                ..gone
+            });
+            let fail_nth = rates.fail_nth.map(|nth| nth + device.submitted_count());
+            let rates = FaultRates { gone, fail_nth, ..rates };
+            device.set_faults(if has_them { rates } else { FaultRates::default() });
+        }
+    }
+
+    fn read_superblock(&self) -> Result<Superblock, Halt> {
+        let mut start = vec![0; SUPERBLOCK_BYTES];
+        let mut copy = vec![0; SUPERBLOCK_BYTES];
+        self.cache.media().read(0, &mut start);
+        self.cache.media().read((self.config.geometry.copy_offset / 512) as u32, &mut copy);
+        match Superblock::choose(&start, &copy) {
+            Ok(superblock) if superblock.geometry == self.config.geometry => Ok(superblock),
+            Ok(superblock) => {
+                violation("the geometry changed", format!("{:?}", superblock.geometry))
+            }
+            Err(error) => violation("neither superblock is valid", error.to_string()),
+        }
+    }
+
+    /// The volume table must be as the last command that ended left it.
+    fn compare_table(&mut self, superblock: &Superblock) -> Result<(), Halt> {
+        for (_, entry) in superblock.slots() {
+            if !self.volumes.iter().any(|volume| volume.name == entry.name) {
+                return violation("an unknown volume in the table", entry.name.clone());
+            }
+        }
+        for index in 0..self.volumes.len() {
+            let volume = &mut self.volumes[index];
+            let found = superblock.slots().find(|(_, entry)| entry.name == volume.name);
+            let slot = found.map(|(slot, _)| slot);
+            let mode = found.map_or(volume.mode, |(_, entry)| entry.mode);
+            if volume.entry == TableEntry::Known && (slot, mode) != (volume.slot, volume.mode) {
+                let text = format!(
+                    "volume {index}: slot {:?} and {:?} became {slot:?} and {mode:?}",
+                    volume.slot, volume.mode
+                );
+                return violation("the volume table lost a change", text);
+            }
+            (volume.slot, volume.mode, volume.entry) = (slot, mode, TableEntry::Known);
+            // One that comes from a mode with dirty data is whole when recovery has drained it.
+            volume.is_origin_whole &= !mode.keeps_dirty();
+            volume.is_origin_whole |= slot.is_none();
+            volume.writes_sectors = false;
+            if slot.is_none() {
+                volume.is_marked_dirty = false;
+                self.check_origin(index, "origin of a detached volume")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn openings(&mut self) -> Vec<OriginOpening> {
+        let mut openings = Vec::new();
+        for index in 0..self.volumes.len() {
+            let is_missing = self.life.number > 0 && self.random.percent(3);
+            let is_last = self.life.number >= self.config.lives;
+            let facts = self.origin_facts(index);
+            let volume = &mut self.volumes[index];
+            volume.is_missing = is_missing && !is_last;
+            if let Some(slot) = volume.slot {
+                let facts = (!volume.is_missing).then_some(facts);
+                openings.push(OriginOpening { slot, facts, mark: volume.mark });
+            }
+        }
+        openings
+    }
+
+    /// The process dies, or the power goes.
+    pub(crate) fn crash(&mut self) -> Result<(), Halt> {
+        let is_power = self.random.percent(self.config.power_percent);
+        let loss = if is_power { Loss::Power(self.config.power) } else { Loss::Process };
+        let what = if is_power { "a power cut" } else { "a kill" };
+        self.stats.crashes += 1;
+        self.end_life(loss, what)
+    }
+
+    /// The life is over, however it ended.
+    pub(crate) fn end_life(&mut self, loss: Loss, what: &'static str) -> Result<(), Halt> {
+        self.say(format!(
+            "=== {what}: {loss:?}, {} operations and {} requests under way",
+            self.ios_in_flight(),
+            self.clients.in_flight()
+        ));
+        self.gather_counters();
+        self.may_have_poison |= self.has_failures();
+        self.engine = None;
+        self.pool.reset();
+        self.agenda = Agenda::default();
+        self.clients.disconnect();
+        self.administrator.disconnect();
+        self.forget_ios();
+        let moment = self.oracle.tick();
+        self.cache.lose(loss, moment);
+        // A device that was gone comes back without what it had not flushed.
+        let mut lost_cache = self.cache.was_gone();
+        for volume in &mut self.volumes {
+            volume.origin.lose(without_rubbish(loss), moment);
+            lost_cache |= volume.origin.was_gone();
+        }
+        let survives = if loss == Loss::Process && !lost_cache {
+            Survives::Acknowledged
+        } else {
+            Survives::Flushed
+        };
+        self.oracle.crash(survives);
+        self.last_end = what;
+        self.check_origins_alone()?;
+        self.now += self.random.below(1_000_000_000);
+        Ok(())
+    }
+
+    fn check_origins_alone(&mut self) -> Result<(), Halt> {
+        for index in 0..self.volumes.len() {
+            let volume = &self.volumes[index];
+            if volume.is_origin_whole {
+                let context = format!("origin alone after {}", self.last_end);
+                self.check_origin(index, &context)?;
+            } else if volume.is_ordered() && volume.slot.is_some() {
+                let media = volume.origin.media();
+                let checked = self
+                    .oracle
+                    .check_crash_state(index, &mut |run, bytes| media.read(run.first, bytes));
+                if let Err(mismatch) = checked {
+                    let context = format!("ordered origin alone after {}", self.last_end);
+                    return self.wrong_content(&context, index, mismatch);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What happens while nobody serves.
+    pub(crate) fn between_lives(&mut self) {
+        self.decay();
+        for index in 0..self.volumes.len() {
+            let volume = &mut self.volumes[index];
+            let is_free = volume.slot.is_none();
+            // A host that may have dirty data in the cache refuses to serve without it.
+            if !volume.is_marked_dirty && self.random.percent(if is_free { 30 } else { 6 }) {
+                if !is_free {
+                    volume.mark = HostMark::ServedWithoutCache;
+                }
+                self.write_behind(index);
+            }
+        }
+    }
+
+    fn decay(&mut self) {
+        if self.config.rot == Rot::None || self.random.percent(40) {
+            return;
+        }
+        let geometry = self.config.geometry;
+        let first = (geometry.checkpoint_offset / 4096) as u32;
+        let end = (geometry.copy_offset / 4096) as u32;
+        for _ in 0..self.random.between(1..=200) {
+            let block = first + self.random.below(u64::from(end - first)) as u32;
+            if !self.cache.media().is_settled(block) {
+                continue;
+            }
+            let mut sector = [0; 512];
+            self.cache.media().read(block * BLOCK_SECTORS, &mut sector);
+            let is_payload = matches!(stamp::read(&sector), Found::Stamp(_));
+            if self.config.rot == Rot::Payload && !is_payload {
+                continue;
+            }
+            self.may_have_poison = true;
+            self.say(format!("cache block {block} rots"));
+            let mut random = self.random.fork();
+            let media = self.cache.media_mut();
+            if random.percent(50) {
+                media.flip_bit(block, &mut random);
+            } else {
+                media.make_unreadable(block);
+            }
+        }
+    }
+
+    /// A clean stop, after which nothing may be left.
+    pub(crate) fn stop(&mut self) -> Result<(), Halt> {
+        if let Err(error) = self.command_and_wait(Command::Stop, None)? {
+            self.say(format!("the stop failed: {error:?}"));
+            return self.end_life(Loss::Process, "a stop that failed");
+        }
+        self.poll()?;
+        let left = self.ios_in_flight();
+        if left > 0 {
+            return violation("I/O is under way after the clean stop", format!("{left}"));
+        }
+        if let Some((id, _)) = self.clients.oldest() {
+            let text = self.clients.describe(id);
+            return violation("a clean stop left a request unanswered", text);
+        }
+        let held = self.pool.held_by_engine();
+        if !held.is_empty() {
+            return violation(
+                "buffers are held after the clean stop",
+                format!("{} buffers, the first {:?}", held.len(), held[0]),
+            );
+        }
+        let loss =
+            if self.random.percent(40) { Loss::Power(self.config.power) } else { Loss::Process };
+        self.end_life(loss, "a clean stop")
+    }
+
+    fn gather_counters(&mut self) {
+        let Some(engine) = &self.engine else { return };
+        let now = self.time();
+        if let Some(status) = engine.status(now) {
+            let counters = status.counters;
+            self.stats.checkpoints += counters.checkpoints;
+            self.stats.reclaimed_segments += counters.reclaimed_segments;
+            self.stats.records += counters.records;
+        }
+        for volume in &self.volumes {
+            let Some(slot) = volume.slot else { continue };
+            if let Some(status) = engine.volume_status(now, slot) {
+                self.stats.promoted_blocks += status.counters.promoted_blocks;
+                self.stats.writeback_blocks += status.counters.writeback_blocks;
+                self.stats.read_hits += status.counters.read_hits;
+            }
+        }
+    }
+}
+
+/// Clients bring their own checksums for a torn unit of an origin, if any: it is old or new here.
+fn without_rubbish(loss: Loss) -> Loss {
+    match loss {
+        Loss::Power(PowerStyle::RandomWithRubbish) => Loss::Power(PowerStyle::Random),
+        other => other,
+    }
+}

@@ -1,0 +1,543 @@
+//! A simulated device: operations that take time, end in any order, fail, and die with the process or
+//! the power.
+//!
+//! # The fault model
+//!
+//! - **Volatile cache.** A write that completed is visible, but not durable. A flush makes durable what
+//!   the engine knew to be complete when it submitted the flush, and perhaps more. Between flushes any
+//!   write may be lost or overtake another, in units of a sector or of a block ([`AtomicUnit`]); a
+//!   write of several units can survive in part. A device may also have no volatile cache.
+//! - **Time.** All operations run at once. Each lasts as long as its [`Speed`] says, about one in
+//!   twenty some thirty times longer. A write lands in part on the way and wholly at its end; a read
+//!   samples the device on the way or at its end. Overlapping writes land in any order.
+//! - **Process death.** Unfinished writes land wholly, in part, or not, in any order; finished ones
+//!   stay, still volatile. Nothing lands later: the successor starts afterwards.
+//! - **Power cut.** The same, and then each unflushed unit keeps any one of its writes or none: by
+//!   [`PowerStyle`] none survive, all survive, random, or random with rubbish in some units that were
+//!   not flushed.
+//! - **Failed writes** may have landed all the same, in part or wholly; what landed stays visible and is
+//!   never counted as complete by a flush of the same life.
+//! - **Failed reads** are transient and leave rubbish in the buffer. **Failed flushes** leave what they
+//!   should have covered visible, but about half of it is never made durable by a later flush.
+//! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the answer.
+//! - **Gone**: from some operation on everything fails, for a while or for the rest of the life. The
+//!   device then loses unflushed writes as in a power cut.
+//! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks or
+//!   makes them unreadable, on the cache device only ([`crate::config::Rot`]).
+//! - Not modelled: writes that land after their failure was reported or at a wrong place, data that
+//!   changes back visibly after a failed flush, queues and bandwidth.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use forebay_engine::io::{Io, IoError, IoId, IoKind, IoResult, Slices};
+use forebay_engine::payload::BufferRange;
+use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
+
+pub use crate::media::{AtomicUnit, Fresh, PowerStyle, WriteCache};
+use crate::media::{BLOCK_SECTORS, Content, Media, Part, mask};
+use crate::payload::BufferPool;
+use crate::random::Random;
+
+/// How long operations last, in nanoseconds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Speed {
+    /// Shortest operation.
+    pub base_ns: u64,
+    /// Added at random, up to this.
+    pub spread_ns: u64,
+    /// Added for each block.
+    pub block_ns: u64,
+}
+
+/// A device as it is bought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceOptions {
+    /// Size; a multiple of 512.
+    pub size_bytes: u64,
+    /// What a power cut cannot tear.
+    pub atomic: AtomicUnit,
+    /// Whether completed writes can be lost.
+    pub write_cache: WriteCache,
+    /// How fast it is.
+    pub speed: Speed,
+    /// What it holds at first.
+    pub fresh: Fresh,
+}
+
+/// Failures to come, for one life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultRates {
+    /// Reads that fail, of a thousand.
+    pub read_permille: u64,
+    /// Writes, discards and write zeroes that fail, of a thousand.
+    pub write_permille: u64,
+    /// Flushes that fail, of a thousand.
+    pub flush_permille: u64,
+    /// Most failures.
+    pub failures_max: u32,
+    /// One operation that fails, counted from zero over the device's life.
+    pub fail_nth: Option<u64>,
+    /// When the device goes.
+    pub gone: Option<Gone>,
+}
+
+/// A device that goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone {
+    /// First operation that finds it gone, counted from zero over the device's life.
+    pub from_operation: u64,
+    /// How long; `None` until the end of the life.
+    pub lasts_ns: Option<u64>,
+}
+
+/// How a life ends for a device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Loss {
+    /// The process died.
+    Process,
+    /// The power went.
+    Power(PowerStyle),
+}
+
+/// When an operation takes effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Times {
+    /// [`Device::advance`] is due.
+    pub middle: u64,
+    /// [`Device::finish`] is due.
+    pub end: u64,
+}
+
+enum Work {
+    /// Samples the device on the way if `is_early`; `is_sampled` when it has.
+    Read {
+        first_sector: u32,
+        slices: Slices,
+        is_early: bool,
+        is_sampled: bool,
+    },
+    Write {
+        first_sector: u32,
+        slices: Option<Slices>,
+        pieces: Vec<Piece>,
+    },
+    Flush {
+        before: u64,
+    },
+}
+
+struct Piece {
+    part: Part,
+    content: Content,
+    has_landed: bool,
+}
+
+struct Operation {
+    work: Work,
+    failure: Option<IoError>,
+}
+
+/// A simulated device.
+pub struct Device {
+    options: DeviceOptions,
+    media: Media,
+    faults: FaultRates,
+    failures: u32,
+    gone_until: Option<u64>,
+    was_gone: bool,
+    operations: BTreeMap<u64, Operation>,
+    submitted_count: u64,
+    random: Random,
+}
+
+impl Device {
+    /// A new device.
+    #[must_use]
+    pub fn new(options: DeviceOptions, random: Random) -> Device {
+        assert_eq!(options.size_bytes % SECTOR_BYTES as u64, 0);
+        let blocks = options.size_bytes.div_ceil(BLOCK_BYTES as u64) as u32;
+        let media = Media::new(blocks, options.fresh, options.atomic, options.write_cache);
+        Device {
+            options,
+            media,
+            faults: FaultRates::default(),
+            failures: 0,
+            gone_until: None,
+            was_gone: false,
+            operations: BTreeMap::new(),
+            submitted_count: 0,
+            random,
+        }
+    }
+
+    /// Size and properties.
+    #[must_use]
+    pub fn options(&self) -> &DeviceOptions {
+        &self.options
+    }
+
+    /// Sets the failures to come; what was counted before is forgotten.
+    pub fn set_faults(&mut self, faults: FaultRates) {
+        self.faults = faults;
+        self.failures = 0;
+        self.gone_until = None;
+        self.was_gone = false;
+    }
+
+    /// Operations submitted since the device was made.
+    #[must_use]
+    pub fn submitted_count(&self) -> u64 {
+        self.submitted_count
+    }
+
+    /// Operations under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Failures since [`Device::set_faults`].
+    #[must_use]
+    pub fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    /// Whether the device was gone at some time since [`Device::set_faults`].
+    #[must_use]
+    pub fn was_gone(&self) -> bool {
+        self.was_gone
+    }
+
+    /// What is on the device.
+    #[must_use]
+    pub fn media(&self) -> &Media {
+        &self.media
+    }
+
+    /// What is on the device, to be changed behind the engine's back.
+    pub fn media_mut(&mut self) -> &mut Media {
+        &mut self.media
+    }
+
+    /// Starts an operation; `moment` orders it among completions and flushes.
+    pub fn submit(&mut self, now: u64, moment: u64, io: &Io, pool: &BufferPool) -> Times {
+        let work = match &io.kind {
+            IoKind::Read { offset_bytes, slices } => {
+                let first_sector = self.first_sector(*offset_bytes, slices.total_bytes());
+                let is_early = self.random.percent(50);
+                check_slices(slices, pool);
+                Work::Read { first_sector, slices: slices.clone(), is_early, is_sampled: false }
+            }
+            IoKind::Write { offset_bytes, slices } => {
+                let first_sector = self.first_sector(*offset_bytes, slices.total_bytes());
+                check_slices(slices, pool);
+                let pieces = capture(first_sector, slices, pool);
+                Work::Write { first_sector, slices: Some(slices.clone()), pieces }
+            }
+            IoKind::Flush => Work::Flush { before: moment },
+            IoKind::Discard { offset_bytes, length_bytes } => {
+                let first_sector = self.first_sector(*offset_bytes, *length_bytes);
+                let mut pieces = zero_pieces(first_sector, *length_bytes);
+                pieces.retain(|_| self.random.percent(70));
+                Work::Write { first_sector, slices: None, pieces }
+            }
+            IoKind::WriteZeroes { offset_bytes, length_bytes, .. } => {
+                let first_sector = self.first_sector(*offset_bytes, *length_bytes);
+                let pieces = zero_pieces(first_sector, *length_bytes);
+                Work::Write { first_sector, slices: None, pieces }
+            }
+        };
+        let blocks = match &io.kind {
+            IoKind::Read { slices, .. } => slices.total_bytes() / BLOCK_BYTES as u64,
+            _ => {
+                if let Work::Write { pieces, .. } = &work {
+                    pieces.len() as u64
+                } else {
+                    0
+                }
+            }
+        };
+        let failure = self.choose_failure(now, &work);
+        let times = self.times(now, blocks, failure);
+        self.submitted_count += 1;
+        let earlier = self.operations.insert(io.id.0, Operation { work, failure });
+        assert!(earlier.is_none(), "{:?} names two operations", io.id);
+        times
+    }
+
+    fn first_sector(&self, offset_bytes: u64, length_bytes: u64) -> u32 {
+        let sector = SECTOR_BYTES as u64;
+        assert!(length_bytes > 0, "an operation without length");
+        assert!(offset_bytes.is_multiple_of(sector) && length_bytes.is_multiple_of(sector));
+        let end = offset_bytes.checked_add(length_bytes).expect("no overflow");
+        let size = self.options.size_bytes;
+        assert!(end <= size, "operation at {offset_bytes} ends at {end}, behind {size}");
+        (offset_bytes / sector) as u32
+    }
+
+    fn times(&mut self, now: u64, blocks: u64, failure: Option<IoError>) -> Times {
+        let Speed { base_ns, spread_ns, block_ns } = self.options.speed;
+        let mut lasts = base_ns + self.random.below(spread_ns + 1) + blocks * block_ns;
+        if self.random.percent(5) {
+            lasts *= 20 + self.random.below(21);
+        }
+        if failure == Some(IoError::TimedOut) {
+            lasts += self.random.between(1_000_000_000..=20_000_000_000);
+        }
+        Times { middle: now + self.random.below(lasts + 1), end: now + lasts }
+    }
+
+    fn choose_failure(&mut self, now: u64, work: &Work) -> Option<IoError> {
+        if self.is_gone(now) {
+            self.failures += 1;
+            return Some(IoError::Gone);
+        }
+        let faults = self.faults;
+        if faults.fail_nth == Some(self.submitted_count) {
+            self.failures += 1;
+            return Some(IoError::Media);
+        }
+        let permille = match work {
+            Work::Read { .. } => faults.read_permille,
+            Work::Write { .. } => faults.write_permille,
+            Work::Flush { .. } => faults.flush_permille,
+        };
+        if self.failures >= faults.failures_max || !self.random.permille(permille) {
+            return None;
+        }
+        self.failures += 1;
+        Some(match (work, self.random.below(8)) {
+            (_, 0) => IoError::TimedOut,
+            (Work::Write { .. }, 1 | 2) => IoError::NoSpace,
+            _ => IoError::Media,
+        })
+    }
+
+    fn is_gone(&mut self, now: u64) -> bool {
+        let Some(gone) = self.faults.gone else { return false };
+        if self.submitted_count < gone.from_operation {
+            return false;
+        }
+        let until = *self
+            .gone_until
+            .get_or_insert_with(|| gone.lasts_ns.map_or(u64::MAX, |lasts| now + lasts));
+        self.was_gone = true;
+        now < until
+    }
+
+    /// Part of the operation takes effect.
+    pub fn advance(&mut self, id: IoId, pool: &mut BufferPool) {
+        let Some(operation) = self.operations.get_mut(&id.0) else { return };
+        match &mut operation.work {
+            Work::Read { first_sector, slices, is_early, is_sampled } if *is_early => {
+                *is_sampled = true;
+                fill(&self.media, *first_sector, slices, pool);
+            }
+            Work::Write { pieces, .. } => {
+                let stops_early = operation.failure.is_some() && self.random.percent(50);
+                for piece in pieces.iter_mut() {
+                    if !stops_early && self.random.percent(50) {
+                        land(&mut self.media, id.0, piece);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The operation ends; `moment` is when the engine learns of it.
+    pub fn finish(&mut self, id: IoId, moment: u64, pool: &mut BufferPool) -> IoResult {
+        let operation = self.operations.remove(&id.0).expect("it is under way");
+        match operation.work {
+            Work::Read { first_sector, slices, is_sampled, .. } => {
+                let failure = operation.failure.or_else(|| {
+                    let blocks = block_range(first_sector, slices.total_bytes());
+                    let bad = self.media.is_unreadable(blocks.0, blocks.1);
+                    self.failures += u32::from(bad);
+                    bad.then_some(IoError::Media)
+                });
+                match failure {
+                    Some(error) => {
+                        spoil(&slices, pool);
+                        return Err(error);
+                    }
+                    None if !is_sampled => fill(&self.media, first_sector, &slices, pool),
+                    None => {}
+                }
+            }
+            Work::Write { first_sector, slices, mut pieces } => {
+                if let Some(slices) = &slices {
+                    assert_unchanged(first_sector, slices, &pieces, pool);
+                }
+                if let Some(error) = operation.failure {
+                    let percent = *self.random.pick(&[0, 0, 50, 100]);
+                    for piece in &mut pieces {
+                        if self.random.percent(percent) {
+                            land(&mut self.media, id.0, piece);
+                        }
+                    }
+                    return Err(error);
+                }
+                pieces.iter_mut().for_each(|piece| land(&mut self.media, id.0, piece));
+                self.media.complete(id.0, pieces.iter().map(|piece| piece.part.block), moment);
+            }
+            Work::Flush { before } => match operation.failure {
+                None => self.media.flush(before),
+                Some(error) => {
+                    self.media.fail_flush(before, &mut self.random);
+                    return Err(error);
+                }
+            },
+        }
+        Ok(())
+    }
+
+    /// The process or the power went: what was under way lands or not, and volatile writes stay or go.
+    pub fn lose(&mut self, loss: Loss, moment: u64) {
+        let mut operations: Vec<_> = std::mem::take(&mut self.operations).into_iter().collect();
+        self.random.shuffle(&mut operations);
+        for (id, operation) in operations {
+            match operation.work {
+                Work::Read { .. } => {}
+                Work::Flush { before } => {
+                    if operation.failure.is_none() && self.random.percent(50) {
+                        self.media.flush(before);
+                    }
+                }
+                Work::Write { mut pieces, .. } => {
+                    let percent = *self.random.pick(&[0, 50, 100]);
+                    self.random.shuffle(&mut pieces);
+                    for piece in &mut pieces {
+                        self.land_torn(id, piece, percent);
+                    }
+                }
+            }
+        }
+        match loss {
+            Loss::Process if !self.was_gone => self.media.kill(moment),
+            Loss::Process => self.media.cut_power(PowerStyle::Random, &mut self.random),
+            Loss::Power(style) => self.media.cut_power(style, &mut self.random),
+        }
+    }
+
+    fn land_torn(&mut self, id: u64, piece: &mut Piece, percent: u64) {
+        if percent == 50 && self.options.atomic == AtomicUnit::Sector && !piece.has_landed {
+            let sectors = piece.part.sectors & self.random.bits() as u8;
+            if sectors != 0 {
+                let part = Part { block: piece.part.block, sectors };
+                self.media.land(id, part, piece.content.clone());
+            }
+        } else if self.random.percent(percent) {
+            land(&mut self.media, id, piece);
+        }
+    }
+}
+
+fn land(media: &mut Media, id: u64, piece: &mut Piece) {
+    if !piece.has_landed {
+        media.land(id, piece.part, piece.content.clone());
+        piece.has_landed = true;
+    }
+}
+
+fn block_range(first_sector: u32, bytes: u64) -> (u32, u32) {
+    let end = first_sector + (bytes / SECTOR_BYTES as u64) as u32;
+    let first = first_sector / BLOCK_SECTORS;
+    (first, end.div_ceil(BLOCK_SECTORS) - first)
+}
+
+/// The parts of the blocks that a run of sectors covers.
+fn parts(first_sector: u32, bytes: u64) -> impl Iterator<Item = Part> {
+    let end = first_sector + (bytes / SECTOR_BYTES as u64) as u32;
+    let (first_block, block_count) = block_range(first_sector, bytes);
+    (first_block..first_block + block_count).map(move |block| {
+        let start = first_sector.max(block * BLOCK_SECTORS);
+        let count = end.min((block + 1) * BLOCK_SECTORS) - start;
+        Part { block, sectors: mask(start % BLOCK_SECTORS, count) }
+    })
+}
+
+fn zero_pieces(first_sector: u32, bytes: u64) -> Vec<Piece> {
+    parts(first_sector, bytes)
+        .map(|part| Piece { part, content: Content::Zero, has_landed: false })
+        .collect()
+}
+
+fn check_slices(slices: &Slices, pool: &BufferPool) {
+    for range in slices.as_slice() {
+        assert!(range.length > 0, "an empty slice");
+        assert_eq!(range.offset as usize % SECTOR_BYTES, 0);
+        assert_eq!(range.length as usize % SECTOR_BYTES, 0);
+        let _ = pool.bytes(*range);
+    }
+}
+
+/// A copy of what is to be written, by block.
+fn capture(first_sector: u32, slices: &Slices, pool: &BufferPool) -> Vec<Piece> {
+    let mut source = slices.as_slice().iter().map(|range| pool.bytes(*range));
+    let mut rest: &[u8] = &[];
+    let mut pieces = Vec::new();
+    for part in parts(first_sector, slices.total_bytes()) {
+        if rest.is_empty() {
+            rest = source.next().unwrap_or(&[]);
+        }
+        let content = if part.sectors == 0xFF && rest.len() >= BLOCK_BYTES {
+            let (now, later) = rest.split_at(BLOCK_BYTES);
+            rest = later;
+            Rc::from(now)
+        } else {
+            let mut block = [0u8; BLOCK_BYTES];
+            for sector in (0..8).filter(|sector| part.sectors >> sector & 1 == 1) {
+                if rest.is_empty() {
+                    rest = source.next().unwrap_or(&[]);
+                }
+                let (now, later) = rest.split_at(SECTOR_BYTES);
+                block[sector * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(now);
+                rest = later;
+            }
+            Rc::from(&block[..])
+        };
+        pieces.push(Piece { part, content: Content::Bytes(content), has_landed: false });
+    }
+    pieces
+}
+
+/// The buffers of a write must be left alone until the write ends.
+fn assert_unchanged(first_sector: u32, slices: &Slices, pieces: &[Piece], pool: &BufferPool) {
+    let first_block = first_sector / BLOCK_SECTORS;
+    let mut sector = first_sector;
+    for range in slices.as_slice() {
+        let mut rest = pool.bytes(*range);
+        while !rest.is_empty() {
+            let piece = &pieces[(sector / BLOCK_SECTORS - first_block) as usize];
+            let Content::Bytes(bytes) = &piece.content else { unreachable!("captured") };
+            let within = (sector % BLOCK_SECTORS) as usize * SECTOR_BYTES;
+            let count = rest.len().min(BLOCK_BYTES - within);
+            let (now, later) = rest.split_at(count);
+            assert!(
+                now == &bytes[within..within + count],
+                "{range:?} changed while it was written to sector {first_sector}"
+            );
+            rest = later;
+            sector += (count / SECTOR_BYTES) as u32;
+        }
+    }
+}
+
+fn fill(media: &Media, first_sector: u32, slices: &Slices, pool: &mut BufferPool) {
+    let mut sector = first_sector;
+    for range in slices.as_slice() {
+        media.read(sector, pool.bytes_mut(*range));
+        sector += range.length / SECTOR_BYTES as u32;
+    }
+}
+
+fn spoil(slices: &Slices, pool: &mut BufferPool) {
+    for range in slices.as_slice() {
+        let range: BufferRange = *range;
+        for sector in pool.bytes_mut(range).chunks_exact_mut(SECTOR_BYTES) {
+            sector[..8].fill(0xEE);
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The seam between the world and what it judges.
+//!
+//! The engine is one implementation; [`crate::reference`] is another, with faults on request, which
+//! shows that the judge finds them.
+
+use forebay_engine::Engine;
+use forebay_engine::event::{Command, CommandId, Event};
+use forebay_engine::format::superblock::Superblock;
+use forebay_engine::io::{Io, IoId, IoResult};
+use forebay_engine::options::{CacheFacts, OriginOpening};
+use forebay_engine::payload::Payload;
+use forebay_engine::request::{Reply, Request};
+use forebay_engine::status::{SetStatus, VolumeStatus};
+use forebay_engine::units::{Time, VolumeSlot};
+
+/// What a host needs of an engine; see [`Engine`] for each method.
+#[allow(missing_docs)]
+pub trait UnderTest {
+    fn handle_request(&mut self, now: Time, request: Request, payload: &mut dyn Payload);
+    fn handle_io_complete(
+        &mut self,
+        now: Time,
+        id: IoId,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    );
+    fn handle_time(&mut self, now: Time, payload: &mut dyn Payload);
+    fn handle_command(&mut self, now: Time, id: CommandId, command: Command);
+    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot);
+    fn cancel_command(&mut self, id: CommandId);
+    fn poll_io(&mut self, payload: &mut dyn Payload) -> Option<Io>;
+    fn poll_reply(&mut self) -> Option<Reply>;
+    fn poll_event(&mut self) -> Option<Event>;
+    fn poll_wakeup(&self) -> Option<Time>;
+    fn superblock(&self) -> &Superblock;
+    fn status(&self, now: Time) -> Option<SetStatus>;
+    fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus>;
+}
+
+/// Starts an engine on a cache device, as [`Engine::recover`] does.
+pub type Launch<'a> =
+    dyn Fn(Time, Superblock, CacheFacts, &[OriginOpening]) -> Box<dyn UnderTest> + 'a;
+
+/// Launches the engine.
+#[must_use]
+pub fn launch_engine(
+    now: Time,
+    superblock: Superblock,
+    cache: CacheFacts,
+    origins: &[OriginOpening],
+) -> Box<dyn UnderTest> {
+    Box::new(Engine::recover(now, superblock, cache, origins))
+}
+
+impl UnderTest for Engine {
+    fn handle_request(&mut self, now: Time, request: Request, payload: &mut dyn Payload) {
+        Engine::handle_request(self, now, request, payload);
+    }
+
+    fn handle_io_complete(
+        &mut self,
+        now: Time,
+        id: IoId,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        Engine::handle_io_complete(self, now, id, result, payload);
+    }
+
+    fn handle_time(&mut self, now: Time, payload: &mut dyn Payload) {
+        Engine::handle_time(self, now, payload);
+    }
+
+    fn handle_command(&mut self, now: Time, id: CommandId, command: Command) {
+        Engine::handle_command(self, now, id, command);
+    }
+
+    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot) {
+        Engine::handle_host_state_saved(self, now, volume);
+    }
+
+    fn cancel_command(&mut self, id: CommandId) {
+        Engine::cancel_command(self, id);
+    }
+
+    fn poll_io(&mut self, payload: &mut dyn Payload) -> Option<Io> {
+        Engine::poll_io(self, payload)
+    }
+
+    fn poll_reply(&mut self) -> Option<Reply> {
+        Engine::poll_reply(self)
+    }
+
+    fn poll_event(&mut self) -> Option<Event> {
+        Engine::poll_event(self)
+    }
+
+    fn poll_wakeup(&self) -> Option<Time> {
+        Engine::poll_wakeup(self)
+    }
+
+    fn superblock(&self) -> &Superblock {
+        Engine::superblock(self)
+    }
+
+    fn status(&self, now: Time) -> Option<SetStatus> {
+        Some(Engine::status(self, now))
+    }
+
+    fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus> {
+        Engine::volume_status(self, now, volume)
+    }
+}

@@ -1,0 +1,585 @@
+//! One engine, its devices and its clients in virtual time.
+//!
+//! Everything that happens is an entry of the agenda: operations of devices, clients that become
+//! active, saved host state. A step takes what is due, in random order where times are close, hands it
+//! to the engine, and polls until the engine wants nothing more. Other files add what clients
+//! (`client.rs`) and administrators (`administrator.rs`) do, and how lives end and begin (`crash.rs`).
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+
+use forebay_engine::format::superblock::WritebackOrder;
+use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind};
+use forebay_engine::options::{CacheMode, HostMark};
+use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
+
+use crate::administrator::{Administrator, Save};
+use crate::client::Clients;
+use crate::config::{Config, VolumeConfig};
+use crate::device::{Device, DeviceOptions, Fresh};
+use crate::oracle::{History, Mismatch, Oracle};
+use crate::payload::BufferPool;
+use crate::random::Random;
+use crate::run::Stats;
+use crate::trace::{DeviceName, Note, SharedTrace, Span, describe_io};
+use crate::under_test::{Launch, UnderTest};
+
+/// Rounds of polls after one input. An engine that always has one more thing to do never sleeps.
+const POLL_ROUNDS_MAX: u32 = 10_000;
+/// Wake-ups in a row at the same moment.
+const WAKEUPS_MAX: u32 = 1_000;
+/// Longest time from a request to its reply while no device fails.
+const REQUEST_NS_MAX: u64 = 120_000_000_000;
+/// Longest time a command or recovery may take while no device fails: a full cache is written back
+/// within it even by the slowest origin.
+const COMMAND_NS_MAX: u64 = 600_000_000_000;
+/// Both are this much longer in a life with failures, where the engine waits and tries again.
+const FAULT_PATIENCE: u64 = 10;
+
+/// Something that must not happen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Violation {
+    /// What, without numbers: equal for equal faults.
+    pub kind: String,
+    /// Where, what was expected and what was found.
+    pub text: String,
+}
+
+/// Why the world stopped.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// As planned.
+    Crash,
+    /// The engine refused the cache device, for a reason that the run gave it.
+    Refused,
+    /// The engine is wrong.
+    Violation(Violation),
+}
+
+pub(crate) fn violation<T>(kind: impl Into<String>, text: impl Into<String>) -> Result<T, Halt> {
+    Err(Halt::Violation(Violation { kind: kind.into(), text: text.into() }))
+}
+
+/// What is due at some time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Due {
+    IoMiddle(DeviceName, u64),
+    IoEnd(DeviceName, u64),
+    Client(usize),
+    HostSaved(usize, Save),
+    Attach(usize),
+    Cancel(u64),
+}
+
+/// What is due, by time and, at the same time, in the order in which it was put in.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Reverse<(u64, u64, Due)>>,
+    count: u64,
+}
+
+impl Agenda {
+    pub(crate) fn push(&mut self, time: u64, due: Due) {
+        self.count += 1;
+        self.heap.push(Reverse((time, self.count, due)));
+    }
+
+    fn next_time(&self) -> Option<u64> {
+        self.heap.peek().map(|Reverse((time, _, _))| *time)
+    }
+
+    fn pop(&mut self) -> Option<(u64, Due)> {
+        self.heap.pop().map(|Reverse((time, _, due))| (time, due))
+    }
+}
+
+/// Whether the superblock may differ from what the world last knew of a volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum TableEntry {
+    /// As the last command left it.
+    Known,
+    /// A command that changes it is under way, or was when the process died.
+    Changing,
+}
+
+/// A volume and its origin.
+pub(crate) struct SimVolume {
+    pub(crate) config: VolumeConfig,
+    pub(crate) name: String,
+    pub(crate) origin: Device,
+    /// `None` while it is not attached.
+    pub(crate) slot: Option<VolumeSlot>,
+    pub(crate) entry: TableEntry,
+    pub(crate) mode: CacheMode,
+    /// Whether the origin alone must hold what clients were promised.
+    pub(crate) is_origin_whole: bool,
+    /// Whether the origin could not be opened in this life.
+    pub(crate) is_missing: bool,
+    /// Whether the engine may write single sectors in this life.
+    pub(crate) writes_sectors: bool,
+    /// Host state file: dirty data may exist.
+    pub(crate) is_marked_dirty: bool,
+    /// Host state file: see [`HostMark`].
+    pub(crate) mark: HostMark,
+}
+
+impl SimVolume {
+    pub(crate) fn is_served(&self) -> bool {
+        self.slot.is_some() && !self.is_missing
+    }
+
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.config.order == WritebackOrder::Ordered
+    }
+}
+
+/// What belongs to one life of the process.
+#[derive(Default)]
+pub(crate) struct Life {
+    pub(crate) number: u32,
+    pub(crate) began: u64,
+    pub(crate) is_serving: bool,
+    pub(crate) is_stopping: bool,
+    pub(crate) is_stopped: bool,
+    pub(crate) is_cache_failed: bool,
+    pub(crate) crash_after_requests: Option<u64>,
+    pub(crate) crash_after_steps: Option<u64>,
+    pub(crate) crash_after_ios: Option<u64>,
+    pub(crate) ios: u64,
+    pub(crate) wakeups_in_a_row: u32,
+}
+
+/// Whether anything happened in a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Progress {
+    Some,
+    /// Nothing is due, now or ever.
+    Idle,
+}
+
+/// Everything.
+pub(crate) struct World<'a> {
+    pub(crate) config: Config,
+    pub(crate) random: Random,
+    pub(crate) now: u64,
+    pub(crate) launch: &'a Launch<'a>,
+    pub(crate) engine: Option<Box<dyn UnderTest>>,
+    pub(crate) pool: BufferPool,
+    pub(crate) cache: Device,
+    pub(crate) volumes: Vec<SimVolume>,
+    pub(crate) oracle: Oracle,
+    pub(crate) trace: SharedTrace,
+    pub(crate) agenda: Agenda,
+    pub(crate) life: Life,
+    pub(crate) clients: Clients,
+    pub(crate) administrator: Administrator,
+    /// Whether earlier failures or rot may have left blocks that are errors until written.
+    pub(crate) may_have_poison: bool,
+    /// How the last life ended, for messages.
+    pub(crate) last_end: &'static str,
+    pub(crate) stats: Stats,
+    /// Operations under way: where each is, for the trace.
+    ios: BTreeMap<u64, Span>,
+}
+
+impl<'a> World<'a> {
+    pub(crate) fn new(
+        config: Config,
+        mut random: Random,
+        launch: &'a Launch<'a>,
+        trace: SharedTrace,
+    ) -> World<'a> {
+        let mut oracle = Oracle::new();
+        let mut volumes = Vec::new();
+        for (index, config) in config.volumes.iter().enumerate() {
+            volumes.push(new_volume(index, config, &mut oracle, &mut random));
+        }
+        let cache = Device::new(config.cache, random.fork());
+        World {
+            pool: BufferPool::new(config.pool, random.fork()),
+            now: random.below(1 << 40),
+            random,
+            launch,
+            engine: None,
+            cache,
+            volumes,
+            oracle,
+            trace,
+            agenda: Agenda::default(),
+            life: Life::default(),
+            clients: Clients::default(),
+            administrator: Administrator::default(),
+            may_have_poison: false,
+            last_end: "format",
+            stats: Stats::default(),
+            ios: BTreeMap::new(),
+            config,
+        }
+    }
+
+    pub(crate) fn note(&self, note: Note) {
+        let mut trace = self.trace.borrow_mut();
+        trace.now = self.now;
+        trace.push(note);
+    }
+
+    pub(crate) fn say(&self, text: impl Into<String>) {
+        self.note(Note::Text(text.into()));
+    }
+
+    /// The engine and the buffers, to be used together.
+    pub(crate) fn engine(&mut self) -> (&mut dyn UnderTest, &mut BufferPool) {
+        let engine = self.engine.as_mut().expect("the process lives");
+        (engine.as_mut(), &mut self.pool)
+    }
+
+    pub(crate) fn time(&self) -> Time {
+        Time(self.now)
+    }
+
+    pub(crate) fn device(&mut self, name: DeviceName) -> &mut Device {
+        match name {
+            DeviceName::Cache => &mut self.cache,
+            DeviceName::Origin(volume) => &mut self.volumes[volume].origin,
+        }
+    }
+
+    /// Whether a device failed in this life.
+    pub(crate) fn has_failures(&self) -> bool {
+        self.cache.failures() > 0 || self.volumes.iter().any(|volume| volume.origin.failures() > 0)
+    }
+
+    /// Operations under way, on the cache device and on all origins.
+    pub(crate) fn ios_in_flight(&self) -> usize {
+        self.ios.len()
+    }
+
+    pub(crate) fn forget_ios(&mut self) {
+        self.ios.clear();
+    }
+
+    /// Steps until `is_done`; `awaited` says for what, if it never comes.
+    pub(crate) fn run_until(
+        &mut self,
+        awaited: &str,
+        is_done: impl Fn(&World) -> bool,
+    ) -> Result<(), Halt> {
+        self.poll()?;
+        while !is_done(self) {
+            if self.step()? == Progress::Idle && !is_done(self) {
+                return violation(
+                    format!("stuck: waits for {awaited}, and nothing is under way"),
+                    self.describe_waiting(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_waiting(&self) -> String {
+        let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
+        format!(
+            "{} requests and {} commands wait; status {status:?}",
+            self.clients.in_flight(),
+            self.administrator.in_flight()
+        )
+    }
+
+    /// Lets the next things happen.
+    pub(crate) fn step(&mut self) -> Result<Progress, Halt> {
+        self.stats.steps += 1;
+        self.check_patience()?;
+        if let Some(steps) = &mut self.life.crash_after_steps {
+            if *steps == 0 {
+                return Err(Halt::Crash);
+            }
+            *steps -= 1;
+        }
+        let engine = self.engine.as_ref().expect("the process lives");
+        let wakeup = engine.poll_wakeup().map(|time| time.0);
+        let next = [wakeup, self.agenda.next_time()].into_iter().flatten().min();
+        let Some(next) = next else { return Ok(Progress::Idle) };
+        let before = self.now;
+        self.now = self.now.max(next);
+        let batch = self.take_batch();
+        let is_wakeup_due = wakeup.is_some_and(|time| time <= self.now);
+        if self.now > before || !batch.is_empty() {
+            self.life.wakeups_in_a_row = 0;
+        }
+        self.check_wakeups()?;
+        if is_wakeup_due || self.random.permille(5) {
+            let now = self.time();
+            let (engine, pool) = self.engine();
+            engine.handle_time(now, pool);
+        }
+        let polls_often = self.random.percent(50);
+        for due in batch {
+            self.happen(due)?;
+            if polls_often {
+                self.poll()?;
+            }
+        }
+        self.poll()?;
+        Ok(Progress::Some)
+    }
+
+    /// What is due now or so soon that a host might see it in the same round.
+    fn take_batch(&mut self) -> Vec<Due> {
+        let span = self.config.batch_ns;
+        let horizon = self.now + if span == 0 { 0 } else { self.random.below(span) };
+        let mut batch = Vec::new();
+        while self.agenda.next_time().is_some_and(|time| time <= horizon) {
+            let (time, due) = self.agenda.pop().expect("there is one");
+            self.now = self.now.max(time);
+            batch.push(due);
+            if span == 0 {
+                break;
+            }
+        }
+        self.random.shuffle(&mut batch);
+        batch
+    }
+
+    fn check_wakeups(&mut self) -> Result<(), Halt> {
+        self.life.wakeups_in_a_row += 1;
+        if self.life.wakeups_in_a_row > WAKEUPS_MAX {
+            return violation("endless: the wake-up stays due", self.describe_waiting());
+        }
+        Ok(())
+    }
+
+    fn check_patience(&self) -> Result<(), Halt> {
+        let patience = if self.has_failures() { FAULT_PATIENCE } else { 1 };
+        if let Some((id, since)) = self.clients.oldest()
+            && self.now - since > REQUEST_NS_MAX * patience
+        {
+            let text = format!("{}; {}", self.clients.describe(id), self.describe_waiting());
+            return violation("stuck: a request is not answered", text);
+        }
+        if let Some((text, since)) = self.administrator.oldest()
+            && self.now - since > COMMAND_NS_MAX * patience
+        {
+            let text = format!("{text}; {}", self.describe_waiting());
+            return violation("stuck: a command does not end", text);
+        }
+        if !self.life.is_serving && self.now - self.life.began > COMMAND_NS_MAX * patience {
+            return violation("stuck: recovery does not end", self.describe_waiting());
+        }
+        Ok(())
+    }
+
+    fn happen(&mut self, due: Due) -> Result<(), Halt> {
+        match due {
+            Due::IoMiddle(name, id) => {
+                let World { cache, volumes, pool, .. } = self;
+                let device = match name {
+                    DeviceName::Cache => cache,
+                    DeviceName::Origin(volume) => &mut volumes[volume].origin,
+                };
+                device.advance(IoId(id), pool);
+                Ok(())
+            }
+            Due::IoEnd(name, id) => {
+                self.finish_io(name, IoId(id));
+                Ok(())
+            }
+            Due::Client(connection) => self.on_client_due(connection),
+            Due::HostSaved(volume, save) => {
+                self.on_host_saved(volume, save);
+                Ok(())
+            }
+            Due::Attach(volume) => {
+                self.attach(volume);
+                Ok(())
+            }
+            Due::Cancel(command) => {
+                self.cancel(command);
+                Ok(())
+            }
+        }
+    }
+
+    /// Polls in random order until the engine wants nothing more.
+    pub(crate) fn poll(&mut self) -> Result<(), Halt> {
+        let mut order = [0, 1, 2];
+        self.random.shuffle(&mut order);
+        for _ in 0..POLL_ROUNDS_MAX {
+            let mut is_quiet = true;
+            for what in order {
+                while self.poll_one(what)? {
+                    is_quiet = false;
+                }
+            }
+            if is_quiet {
+                return Ok(());
+            }
+        }
+        violation("endless: polls never answer None", self.describe_waiting())
+    }
+
+    fn poll_one(&mut self, what: u32) -> Result<bool, Halt> {
+        let (engine, pool) = self.engine();
+        match what {
+            0 => {
+                let Some(io) = engine.poll_io(pool) else { return Ok(false) };
+                self.start_io(&io)?;
+            }
+            1 => {
+                let Some(reply) = engine.poll_reply() else { return Ok(false) };
+                self.on_reply(reply)?;
+            }
+            _ => {
+                let Some(event) = engine.poll_event() else { return Ok(false) };
+                self.on_event(event)?;
+            }
+        }
+        Ok(true)
+    }
+
+    fn start_io(&mut self, io: &Io) -> Result<(), Halt> {
+        let (what, span) = describe_io(io);
+        let name = self.name_of(io)?;
+        self.note(Note::Io { id: io.id.0, device: name, what, span });
+        if self.life.is_stopped {
+            return violation("I/O after the clean stop", format!("{io:?}"));
+        }
+        match name {
+            DeviceName::Cache => self.check_cache_io(io)?,
+            DeviceName::Origin(volume) => self.check_origin_io(volume, io)?,
+        }
+        let moment = self.oracle.tick();
+        let World { cache, volumes, pool, .. } = self;
+        let device = match name {
+            DeviceName::Cache => cache,
+            DeviceName::Origin(volume) => &mut volumes[volume].origin,
+        };
+        let times = device.submit(self.now, moment, io, pool);
+        self.agenda.push(times.middle, Due::IoMiddle(name, io.id.0));
+        self.agenda.push(times.end, Due::IoEnd(name, io.id.0));
+        self.ios.insert(io.id.0, span);
+        self.stats.ios += 1;
+        self.life.ios += 1;
+        match name {
+            DeviceName::Cache => self.stats.cache_ios += 1,
+            DeviceName::Origin(_) => self.stats.origin_ios += 1,
+        }
+        if self.life.crash_after_ios.is_some_and(|ios| self.life.ios > ios) {
+            return Err(Halt::Crash);
+        }
+        Ok(())
+    }
+
+    fn name_of(&self, io: &Io) -> Result<DeviceName, Halt> {
+        match io.device {
+            EngineDevice::Cache => Ok(DeviceName::Cache),
+            EngineDevice::Origin(slot) => {
+                let found = self.volumes.iter().position(|volume| volume.slot == Some(slot));
+                match found {
+                    Some(volume) if !self.volumes[volume].is_missing => {
+                        Ok(DeviceName::Origin(volume))
+                    }
+                    _ => violation("I/O to an origin that is not there", format!("{io:?}")),
+                }
+            }
+        }
+    }
+
+    fn check_cache_io(&self, io: &Io) -> Result<(), Halt> {
+        let (_, span) = describe_io(io);
+        if span.offset % 4096 != 0 || span.length % 4096 != 0 {
+            return violation("cache I/O is not of whole blocks", format!("{io:?}"));
+        }
+        Ok(())
+    }
+
+    /// Origins see whole blocks, but for their tail, and nothing but what clients wrote.
+    fn check_origin_io(&mut self, index: usize, io: &Io) -> Result<(), Halt> {
+        let (_, span) = describe_io(io);
+        let volume = &mut self.volumes[index];
+        let is_tail = span.offset + span.length == volume.config.size_bytes;
+        let is_whole = span.offset % 4096 == 0 && (span.length % 4096 == 0 || is_tail);
+        volume.writes_sectors |= volume.mode == CacheMode::Passthrough
+            || volume.entry == TableEntry::Changing
+            || self.life.is_cache_failed;
+        let may_be_part =
+            volume.writes_sectors && volume.config.logical_block_bytes == SECTOR_BYTES as u32;
+        if !is_whole && !may_be_part {
+            return violation("origin I/O is not of whole blocks", format!("{io:?}"));
+        }
+        let IoKind::Write { offset_bytes, slices } = &io.kind else { return Ok(()) };
+        let mut sector = (*offset_bytes / SECTOR_BYTES as u64) as u32;
+        for range in slices.as_slice() {
+            for bytes in self.pool.bytes(*range).chunks_exact(SECTOR_BYTES) {
+                if !self.oracle.is_of_clients(index, sector, bytes) {
+                    let found = crate::stamp::read(bytes);
+                    return violation(
+                        "an origin is written with what no client wrote there",
+                        format!("volume {index} sector {sector}: {found}, by {io:?}"),
+                    );
+                }
+                sector += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn finish_io(&mut self, name: DeviceName, id: IoId) {
+        let moment = self.oracle.tick();
+        let World { cache, volumes, pool, .. } = self;
+        let device = match name {
+            DeviceName::Cache => cache,
+            DeviceName::Origin(volume) => &mut volumes[volume].origin,
+        };
+        let result = device.finish(id, moment, pool);
+        let span = self.ios.remove(&id.0);
+        self.stats.failed_ios += u64::from(result.is_err());
+        self.note(Note::IoEnd { id: id.0, device: name, span, error: result.err() });
+        let now = self.time();
+        let (engine, pool) = self.engine();
+        engine.handle_io_complete(now, id, result, pool);
+    }
+
+    /// A violation for content that is wrong.
+    pub(crate) fn wrong_content<T>(
+        &self,
+        context: &str,
+        volume: usize,
+        mismatch: Mismatch,
+    ) -> Result<T, Halt> {
+        let Mismatch { kind, sector, text } = mismatch;
+        let mode = self.volumes[volume].mode;
+        violation(
+            format!("{context}: {kind}"),
+            format!("volume {volume} ({mode:?}) sector {sector} (block {}): {text}", sector / 8),
+        )
+    }
+}
+
+fn new_volume(
+    index: usize,
+    config: &VolumeConfig,
+    oracle: &mut Oracle,
+    random: &mut Random,
+) -> SimVolume {
+    let history = match config.order {
+        WritebackOrder::Ordered => History::Whole,
+        WritebackOrder::Coalescing => History::Pruned,
+    };
+    let sectors = (config.size_bytes / SECTOR_BYTES as u64) as u32;
+    let initial = oracle.add_volume(sectors, history);
+    let fresh = Fresh::Stamps { volume: index as u8, write: initial.0 };
+    let origin = Device::new(DeviceOptions { fresh, ..config.origin }, random.fork());
+    SimVolume {
+        config: config.clone(),
+        name: format!("volume-{index}"),
+        origin,
+        slot: None,
+        entry: TableEntry::Known,
+        mode: config.mode,
+        is_origin_whole: false,
+        is_missing: false,
+        writes_sectors: false,
+        is_marked_dirty: false,
+        mark: HostMark::None,
+    }
+}
