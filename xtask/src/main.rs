@@ -15,6 +15,9 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{Parser, Subcommand};
 
+/// Exit code of a command that could not do its work, as clap has it for wrong arguments.
+const EXIT_UNABLE: u8 = 2;
+
 /// How a command ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
@@ -49,15 +52,19 @@ enum Command {
     Fuzz(replay::FuzzOptions),
 }
 
-fn main() -> anyhow::Result<ExitCode> {
-    let outcome = match Arguments::parse().command {
-        Command::Check => check::run()?,
-        Command::Test(options) => test::run(&options)?,
-        Command::Sim(options) => replay::sim(&options)?,
-        Command::Fuzz(options) => replay::fuzz(&options)?,
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Check => check::run(),
+        Command::Test(options) => test::run(&options),
+        Command::Sim(options) => replay::sim(&options),
+        Command::Fuzz(options) => replay::fuzz(&options),
     };
-    Ok(match outcome {
-        Outcome::Passed => ExitCode::SUCCESS,
-        Outcome::Failed => ExitCode::FAILURE,
-    })
+    match result {
+        Ok(Outcome::Passed) => ExitCode::SUCCESS,
+        Ok(Outcome::Failed) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(EXIT_UNABLE)
+        }
+    }
 }
