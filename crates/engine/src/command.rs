@@ -46,6 +46,17 @@ pub(crate) struct VolumeCommand {
     stage: Stage,
 }
 
+/// How far a stop is, once no request is under way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum StopStage {
+    #[default]
+    Ending,
+    /// The last checkpoint is being written.
+    Checkpointing,
+    /// All is durable; operations of no consequence may be at the devices.
+    Durable,
+}
+
 /// Commands that may wait for the end of recovery.
 pub(crate) const EARLY_COMMANDS_MAX: usize = 64;
 
@@ -185,6 +196,7 @@ impl Engine {
     fn set_stage(&mut self, slot: VolumeSlot, stage: Stage) {
         let command = self.volume_mut(slot).command.as_mut();
         command.expect("a command is under way").stage = stage;
+        self.go_on();
     }
 
     /// Moves every command on that can go on.
@@ -219,6 +231,9 @@ impl Engine {
         let leaves = command.is_leaving() || command.goal == Goal::Invalidate;
         if leaves && volume.dirty_blocks > 0 {
             self.volume_mut(slot).needs_writeback = true;
+            return;
+        }
+        if command.goal != Goal::Settings && self.needs_origin_flush(slot) {
             return;
         }
         match command.goal {
@@ -366,21 +381,32 @@ impl Engine {
         }
         let mut waits_for_flush = false;
         for slot in self.volume_slots() {
-            let volume = self.volume_mut(slot);
-            if !volume.homed.is_empty() {
-                waits_for_flush = true;
-                if !volume.flushes.is_under_way() && !volume.flushes.is_due() {
-                    volume.flushes.join(Waiter::Nobody);
-                }
-            }
+            waits_for_flush |= self.needs_origin_flush(slot);
         }
         if waits_for_flush {
             return;
         }
-        if !self.is_stop_checkpointing {
-            self.is_stop_checkpointing = true;
-            self.wait_for_checkpoint(Waiter::Stop);
+        match self.stop_stage {
+            StopStage::Ending => {
+                self.stop_stage = StopStage::Checkpointing;
+                self.wait_for_checkpoint(Waiter::Stop);
+            }
+            StopStage::Checkpointing => {}
+            // The host closes the devices next: nothing may be at them any more.
+            StopStage::Durable if self.ios.len() == 0 => self.end_stop(id),
+            StopStage::Durable => {}
         }
+    }
+
+    /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers. Asks
+    /// for the flush if one is needed.
+    fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
+        let volume = self.volume_mut(slot);
+        let is_needed = !volume.homed.is_empty() || !volume.around.is_empty();
+        if is_needed && !volume.flushes.is_under_way() && !volume.flushes.is_due() {
+            volume.flushes.join(Waiter::Nobody);
+        }
+        is_needed && !volume.has_lost_writes
     }
 
     fn misses_are_done(&self) -> bool {
@@ -388,7 +414,10 @@ impl Engine {
     }
 
     pub(crate) fn on_stop_durable(&mut self) {
-        let Some(id) = self.stopping else { return };
+        self.stop_stage = StopStage::Durable;
+    }
+
+    fn end_stop(&mut self, id: CommandId) {
         for slot in self.volume_slots() {
             let volume = self.volume_mut(slot);
             if volume.dirty_blocks == 0 && volume.host_mark == HostMarkState::Set {

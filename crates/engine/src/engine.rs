@@ -15,6 +15,7 @@ use crate::background::checkpoint::CheckpointJob;
 use crate::background::reclaim::ReclaimJob;
 use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
+use crate::command::StopStage;
 use crate::error::RecoveryError;
 use crate::event::{Command, CommandId, Event};
 use crate::flush_group::FlushGroup;
@@ -42,6 +43,8 @@ use crate::wake::{Ended, Waiter, Wake};
 
 /// Milliseconds until the engine asks again for a buffer that its host did not have.
 const MEMORY_RETRY_MS: u64 = 1;
+/// Rounds of scheduling before the host gets its turn.
+const PASSES_MAX: usize = 64;
 
 /// What a device operation is for.
 pub(crate) enum IoPurpose {
@@ -76,7 +79,7 @@ pub(crate) enum IoPurpose {
     /// A freed segment.
     DiscardSegment(u32),
     /// Anything of recovery.
-    Recovery { step: crate::recovery::RecoveryIo },
+    Recovery { step: crate::recovery::RecoveryIo, attempts: u32 },
 }
 
 /// Who reads a summary.
@@ -154,7 +157,9 @@ pub struct Engine {
     pub(crate) needs_failure_cleanup: bool,
     /// Volumes that go on without their cache: their requests may go.
     pub(crate) needs_ungating: Vec<VolumeSlot>,
-    pub(crate) is_stop_checkpointing: bool,
+    pub(crate) stop_stage: StopStage,
+    /// Another round of scheduling may find something to do.
+    pub(crate) again: bool,
     pub(crate) set_counters: SetCounters,
     pub(crate) started_at: Time,
     pub(crate) recovery_ms: u64,
@@ -225,7 +230,8 @@ impl Engine {
             cache_failed: false,
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
-            is_stop_checkpointing: false,
+            stop_stage: StopStage::Ending,
+            again: false,
             set_counters: SetCounters::default(),
             started_at: now,
             recovery_ms: 0,
@@ -293,7 +299,9 @@ impl Engine {
                 self.on_superblock_written(result);
             }
             IoPurpose::DiscardSegment(segment) => self.on_segment_discarded(segment),
-            IoPurpose::Recovery { step } => self.on_recovery_io(step, result, payload),
+            IoPurpose::Recovery { step, attempts } => {
+                self.on_recovery_io(step, attempts, result, payload);
+            }
         }
     }
 
@@ -354,6 +362,18 @@ impl Engine {
                 self.wake(waiter, Ended::Well);
             }
         }
+        for _ in 0..PASSES_MAX {
+            self.again = false;
+            self.schedule_once(payload);
+            if !self.again {
+                return;
+            }
+        }
+        // Whatever is left goes on at the next input; make sure that there is one.
+        self.needs_memory_retry.get_or_insert(self.now.after_ms(MEMORY_RETRY_MS));
+    }
+
+    fn schedule_once(&mut self, payload: &mut dyn Payload) {
         self.clean_up_after_failure(payload);
         self.release_ungated(payload);
         self.run_wakes(payload);
@@ -368,6 +388,11 @@ impl Engine {
         }
         self.start_origin_flushes();
         self.run_wakes(payload);
+    }
+
+    /// A job has moved to a state in which it can go on at once.
+    pub(crate) fn go_on(&mut self) {
+        self.again = true;
     }
 
     fn run_background(&mut self, payload: &mut dyn Payload) {
@@ -394,6 +419,7 @@ impl Engine {
 
     fn run_wakes(&mut self, payload: &mut dyn Payload) {
         while let Some(Wake { waiter, ended }) = self.wakes.pop_front() {
+            self.again = true;
             match waiter {
                 Waiter::Nobody => {}
                 Waiter::Unit(key) => self.on_unit_woken(key, ended, payload),

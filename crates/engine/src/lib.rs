@@ -4,8 +4,9 @@
 //!
 //! 1. hand in what happened: [`Engine::handle_request`], [`Engine::handle_io_complete`],
 //!    [`Engine::handle_time`], [`Engine::handle_host_state_saved`], [`Engine::handle_command`];
-//! 2. take out what is to be done, until each answers `None`: [`Engine::poll_io`],
-//!    [`Engine::poll_reply`], [`Engine::poll_event`];
+//! 2. take out what is to be done: [`Engine::poll_io`] until it answers `None` (this is where the
+//!    engine decides), then [`Engine::poll_reply`] and [`Engine::poll_event`] likewise; if an event
+//!    made the host hand something in, once more from the start;
 //! 3. sleep until the next completion, request, or [`Engine::poll_wakeup`].
 //!
 //! Records of the log are formed in `poll_io`, so everything handed in between two rounds shares one

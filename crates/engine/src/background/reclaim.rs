@@ -124,6 +124,7 @@ impl Engine {
                 && segment.in_flight.is_empty();
             if is_dead {
                 self.log.segments.get_mut(id).state = SegmentState::Dropped(now);
+                self.go_on();
             }
         }
     }
@@ -169,6 +170,7 @@ impl Engine {
             self.reclaim.victims.push(victim);
         }
         self.reclaim.state = State::Loading;
+        self.go_on();
     }
 
     /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
@@ -222,6 +224,7 @@ impl Engine {
             self.reclaim.victims[index].ranges = ranges;
         }
         self.reclaim.state = State::Relocating;
+        self.go_on();
     }
 
     /// Cuts a piece into runs that are kept and runs that are not.

@@ -125,30 +125,36 @@ impl Engine {
         }
     }
 
-    /// The complete copies that `segment` holds of `ranges`.
+    /// The complete copies that `segment` holds of `ranges`, each block once.
     pub(crate) fn pieces_in_segment(
         &self,
         segment: u32,
         ranges: &[SegmentRange],
     ) -> Vec<(VolumeSlot, Piece)> {
+        let mut ranges = ranges.to_vec();
+        ranges.sort_unstable_by_key(|range| (range.volume, range.start));
         let mut found = Vec::new();
         let mut pieces = Vec::new();
+        let mut looked_up = (VolumeSlot(0), 0);
         for range in ranges {
             let Some(volume) = self.volumes[usize::from(range.volume.0)].as_ref() else { continue };
+            // A block that was written twice into the segment is in two ranges.
+            let mut from = range.start.0;
+            if looked_up.0 == range.volume {
+                from = from.max(looked_up.1);
+            }
+            if from >= range.end().0 {
+                continue;
+            }
+            looked_up = (range.volume, range.end().0);
             pieces.clear();
-            volume.index.complete.pieces(range.start.0, range.end().0, &mut pieces);
+            volume.index.complete.pieces(from, range.end().0, &mut pieces);
             for piece in &pieces {
                 if self.piece_segment(piece) == Some(segment) {
                     found.push((range.volume, *piece));
                 }
             }
         }
-        // An origin block that was written twice is listed by both entries.
-        found.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start, piece.block_count));
-        found.dedup();
-        found.dedup_by(|next, kept| {
-            next.0 == kept.0 && next.1.start < kept.1.end() && next.1.end() <= kept.1.end()
-        });
         found
     }
 }

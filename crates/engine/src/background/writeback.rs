@@ -227,6 +227,7 @@ impl Engine {
         self.writeback.next_segment = 0;
         self.writeback.is_urgent = false;
         self.writeback.state = State::Loading;
+        self.go_on();
     }
 
     fn load_window(&mut self, payload: &mut dyn Payload) {
@@ -316,6 +317,7 @@ impl Engine {
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
         if self.log.flushes.is_finished(needed.unwrap_or(0)) {
             self.writeback.state = State::Writing;
+            self.go_on();
         } else {
             self.writeback.state = State::Ahead;
             self.join_cache_flush(Waiter::Writeback);
@@ -610,6 +612,7 @@ impl Engine {
     fn flush_window(&mut self) {
         let touched = core::mem::take(&mut self.writeback.touched);
         self.writeback.flushes = touched.len();
+        self.go_on();
         if touched.is_empty() {
             self.writeback.state = State::Idle;
             return;

@@ -71,6 +71,7 @@ impl Engine {
                         block_count: to - at,
                         target: range,
                     };
+                    payload.retain(range.buffer);
                     self.misses[miss].joined.push(joined);
                     at = to;
                 }
@@ -193,6 +194,7 @@ impl Engine {
                 let from = blocks_of(miss.target, miss.start, joined.start, joined.block_count);
                 payload.copy(from, joined.target);
             }
+            payload.release(joined.target.buffer);
             self.operations[joined.operation].used_origin = true;
             self.end_part(joined.operation, answer);
         }

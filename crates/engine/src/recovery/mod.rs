@@ -78,7 +78,6 @@ pub(crate) struct Recovery {
     /// Segments of which more has to be read: the whole of them.
     whole: Vec<u32>,
     reads: usize,
-    read_failures: u32,
     segments: Vec<ScannedSegment>,
     records: Vec<NewRecord>,
     segments_done: u32,
@@ -99,7 +98,6 @@ impl Recovery {
             next_segment: 0,
             whole: Vec::new(),
             reads: 0,
-            read_failures: 0,
             segments: Vec::new(),
             records: Vec::new(),
             segments_done: 0,
@@ -251,6 +249,7 @@ impl Engine {
                 recovery.areas = [Vec::new(), Vec::new()];
                 recovery.checkpoint = Some(checkpoint);
                 recovery.stage = Stage::Segments;
+                self.go_on();
             }
             Err(error) => self.refuse(RecoveryError::NoCheckpoint(error)),
         }
@@ -273,13 +272,14 @@ impl Engine {
         let range = BufferRange { buffer, offset: 0, length };
         self.recovery().reads += 1;
         let kind = IoKind::Read { offset_bytes, slices: Slices::One(range) };
-        self.submit(Device::Cache, kind, IoPurpose::Recovery { step: step(range) });
+        self.submit(Device::Cache, kind, IoPurpose::Recovery { step: step(range), attempts: 1 });
         true
     }
 
     pub(crate) fn on_recovery_io(
         &mut self,
         step: RecoveryIo,
+        attempts: u32,
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
@@ -287,11 +287,10 @@ impl Engine {
         self.recovery().reads -= 1;
         if result.is_err() {
             self.set_counters.cache_errors += 1;
-            self.recovery().read_failures += 1;
-            if self.recovery().read_failures >= READ_ATTEMPTS_MAX {
+            if attempts >= READ_ATTEMPTS_MAX {
                 self.refuse(RecoveryError::CacheIo);
             } else {
-                self.read_again_for_recovery(step);
+                self.read_again_for_recovery(step, attempts + 1);
                 return;
             }
         } else {
@@ -316,7 +315,7 @@ impl Engine {
         payload.release(range.buffer);
     }
 
-    fn read_again_for_recovery(&mut self, step: RecoveryIo) {
+    fn read_again_for_recovery(&mut self, step: RecoveryIo, attempts: u32) {
         let geometry = self.superblock.geometry;
         let offset_bytes = match step {
             RecoveryIo::CheckpointChunk { area, offset, .. } => {
@@ -333,7 +332,7 @@ impl Engine {
         };
         self.recovery().reads += 1;
         let kind = IoKind::Read { offset_bytes, slices: Slices::One(step.range()) };
-        self.submit(Device::Cache, kind, IoPurpose::Recovery { step });
+        self.submit(Device::Cache, kind, IoPurpose::Recovery { step, attempts });
     }
 
     /// Everything is read and built. From here on things are written.
@@ -430,6 +429,7 @@ impl Engine {
             unreachable!("called while recovering")
         };
         assert!(recovery.reads == 0);
+        self.go_on();
         self.recovery_ms = self.now.nanoseconds_since(self.started_at) / 1_000_000;
         self.events.push_back(Event::Serving);
         for slot in self.volume_slots() {
