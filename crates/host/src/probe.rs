@@ -322,8 +322,8 @@ fn size_of(file: &File, path: &Path) -> Result<u64, OpenError> {
     })
 }
 
-/// Takes the facts of an open device. `direct_block_bytes` is the unit in which direct I/O was found
-/// to work on a file, 1 if it does not apply.
+/// Takes the facts of an open device. `file_block_bytes` is the unit in which direct I/O was found to
+/// work, if it is a file.
 pub(crate) fn take_facts(
     file: &File,
     path: &Path,
@@ -339,7 +339,11 @@ pub(crate) fn take_facts(
         Identity::File(file_system, _) => {
             let stat = rustix::fs::fstatfs(file)
                 .map_err(|errno| probe_error("examine the file system of", errno.into()))?;
-            file_facts(file_system, bytes, file_block_bytes, is_in_memory(stat.f_type))
+            let kind = match is_in_memory(stat.f_type) {
+                true => DeviceKind::MemoryFile,
+                false => DeviceKind::File,
+            };
+            file_facts(kind, file_system, bytes, file_block_bytes)
         }
     };
     if facts.size_bytes == 0 {
@@ -373,15 +377,16 @@ fn block_device_facts(number: u64, bytes: u64) -> DeviceFacts {
     }
 }
 
-fn file_facts(file_system: u64, bytes: u64, block_bytes: u32, in_memory: bool) -> DeviceFacts {
+fn file_facts(kind: DeviceKind, file_system: u64, bytes: u64, block_bytes: u32) -> DeviceFacts {
+    let is_on_disk = kind == DeviceKind::File;
     DeviceFacts {
-        kind: if in_memory { DeviceKind::MemoryFile } else { DeviceKind::File },
+        kind,
         size_bytes: bytes / 512 * 512,
         odd_tail_bytes: (bytes % 512) as u32,
         logical_block_bytes: block_bytes,
         physical_block_bytes: 4096,
         optimal_io_bytes: 0,
-        is_rotational: !in_memory && queue_number(file_system, "rotational") == Some(1),
+        is_rotational: is_on_disk && queue_number(file_system, "rotational") == Some(1),
         has_volatile_cache: true,
         supports_discard: true,
     }

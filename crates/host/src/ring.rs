@@ -163,9 +163,7 @@ pub(crate) struct Ring {
 impl Ring {
     /// A ring for the calling thread, which alone may use it.
     pub(crate) fn new() -> Result<Ring, RingError> {
-        let mut uring = build_uring().map_err(|source| RingError::Setup { source })?;
-        // Saves the lookup of the ring's own descriptor at each call; a kernel without it loses nothing.
-        let _ = uring.submitter().register_ring_fd();
+        let uring = build_uring().map_err(|source| RingError::Setup { source })?;
         let has_file_table = uring.submitter().register_files_sparse(FILE_SLOTS).is_ok();
         if !has_file_table {
             tracing::info!("registered files are not available; using plain descriptors");
@@ -316,11 +314,6 @@ impl Ring {
                 return;
             }
         }
-    }
-
-    /// Whether entries wait to be submitted.
-    pub(crate) fn has_unsubmitted(&mut self) -> bool {
-        !self.backlog.is_empty() || !self.uring.submission().is_empty()
     }
 
     /// Moves all completions that have arrived to `into`.

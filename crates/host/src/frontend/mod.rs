@@ -7,6 +7,7 @@ mod connection;
 mod log_once;
 pub(crate) mod nbd;
 mod outbox;
+mod translation;
 
 use forebay_engine::io::IoError;
 use forebay_engine::request::{RequestError, RequestKind};

@@ -14,13 +14,12 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
-use forebay_engine::payload::{BufferId, BufferRange, Payload};
-use forebay_engine::request::{Durability, RequestError, RequestKind};
+use forebay_engine::payload::Payload;
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, Time};
 use forebay_nbd::{
-    CACHE_CLEAN, CACHE_DIRTY, CACHE_NONE, Command, ContextExtents, HolePolicy, MetaContext,
-    REPLY_HEADER_BYTES_MAX, ReplyError, Request, ServerEvent, Session, StatusExtent,
+    Command, ContextExtents, MetaContext, REPLY_HEADER_BYTES_MAX, Request, ServerEvent, Session,
+    StatusExtent,
 };
 use io_uring::opcode;
 use io_uring::types::Fd;
@@ -28,12 +27,14 @@ use io_uring::types::Fd;
 use super::connection::{Connection, Incoming, Phase, Stall};
 use super::log_once::LogOnce;
 use super::outbox::{Body, OutgoingReply, SendStep, Sent};
-use super::{ClientReply, ClientRequest, Demand, FrontContext, Served};
+use super::translation::{
+    RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
+};
+use super::{ClientReply, Demand, FrontContext};
 use crate::buffer_pool::Owner;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::{ExportNumber, ExportTable};
-use crate::shard::latency::LatencyClass;
 use crate::shard::status::ConnectionReport;
 use crate::slab::Slab;
 
@@ -46,15 +47,6 @@ const CONNECTION_MEMORY_PARTS: u64 = 4;
 const STALL_NS_MAX: u64 = 5_000_000_000;
 /// How long a client may take to choose an export.
 const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
-
-/// A request whose reply has not been formed.
-struct RequestRecord {
-    connection: u32,
-    request: Request,
-    buffer: Option<BufferId>,
-    buffer_bytes: u32,
-    arrived: Time,
-}
 
 /// The front end.
 pub(crate) struct NbdFrontEnd {
@@ -180,7 +172,7 @@ impl NbdFrontEnd {
             return;
         }
         if payload_is_complete {
-            self.finish_write(context.exports, index);
+            self.finish_write(index);
         }
         self.parse(context, index);
     }
@@ -196,7 +188,7 @@ impl NbdFrontEnd {
                 if !connection.copy_payload(context.pool) {
                     return;
                 }
-                self.finish_write(context.exports, index);
+                self.finish_write(index);
                 continue;
             }
             if connection.in_flight >= REQUESTS_PER_CONNECTION_MAX {
@@ -232,7 +224,7 @@ impl NbdFrontEnd {
                     let mut header = [0; REPLY_HEADER_BYTES_MAX];
                     let length =
                         session.encode_error_reply(refusal.cookie, refusal.error(), &mut header);
-                    connection.outbox.push(reply_without_body(header, length, false));
+                    connection.outbox.push(OutgoingReply::refusal(header, length));
                 }
                 Ok(Some(ServerEvent::Request(request))) => {
                     if !self.start_request(context, index, request) {
@@ -300,11 +292,10 @@ impl NbdFrontEnd {
     }
 
     /// The payload of a write is complete.
-    fn finish_write(&mut self, exports: &ExportTable, index: u32) {
+    fn finish_write(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         let incoming = connection.incoming.take().expect("a payload was arriving");
         let export = connection.export.expect("requests come after the handshake");
-        assert!(export_exists(exports, export));
         let request = self.requests[incoming.number].request;
         self.demands.push_back(demand(incoming.number, export, &request, Some(incoming.buffer)));
     }
@@ -369,7 +360,7 @@ impl NbdFrontEnd {
         session.append_block_status(&request, &replies, &mut text);
         let header = [0; REPLY_HEADER_BYTES_MAX];
         let body = Body::Text(text);
-        connection.outbox.push(OutgoingReply { body, ..reply_without_body(header, 0, true) });
+        connection.outbox.push(OutgoingReply { body, ..OutgoingReply::to_request(header, 0) });
         self.touch(record.connection);
     }
 
@@ -663,136 +654,4 @@ impl NbdFrontEnd {
             .map(|(_, connection)| report(connection))
             .collect()
     }
-}
-
-fn export_exists(exports: &ExportTable, number: ExportNumber) -> bool {
-    exports.iter().any(|(known, _)| known == number)
-}
-
-/// Bytes of the whole blocks around a range.
-fn whole_blocks(offset_bytes: u64, length_bytes: u32) -> usize {
-    let block = BLOCK_BYTES as u64;
-    let start = offset_bytes / block * block;
-    let end = (offset_bytes + u64::from(length_bytes)).next_multiple_of(block);
-    (end - start) as usize
-}
-
-fn demand(
-    number: u32,
-    export: ExportNumber,
-    request: &Request,
-    buffer: Option<BufferId>,
-) -> Demand {
-    let (offset_bytes, length_bytes) = (request.offset_bytes, u64::from(request.length_bytes));
-    let buffer = || buffer.expect("reads and writes have a buffer");
-    let kind = match request.command {
-        Command::Read { .. } => RequestKind::Read { buffer: buffer() },
-        Command::Write { durability } => {
-            RequestKind::Write { buffer: buffer(), durability: engine_durability(durability) }
-        }
-        Command::Flush => RequestKind::Flush,
-        Command::Trim { durability } => {
-            RequestKind::Discard { durability: engine_durability(durability) }
-        }
-        Command::Cache => RequestKind::Prefetch,
-        Command::WriteZeroes { durability, hole, speed: _ } => RequestKind::WriteZeroes {
-            durability: engine_durability(durability),
-            may_unmap: hole == HolePolicy::MayPunch,
-        },
-        Command::BlockStatus { .. } => {
-            return Demand::BlockStatus { number, export, offset_bytes, length_bytes };
-        }
-    };
-    Demand::Request(ClientRequest { number, export, offset_bytes, length_bytes, kind })
-}
-
-fn engine_durability(durability: forebay_nbd::Durability) -> Durability {
-    match durability {
-        forebay_nbd::Durability::Completed => Durability::Completed,
-        forebay_nbd::Durability::ForcedUnitAccess => Durability::ForcedUnitAccess,
-    }
-}
-
-fn latency_class(command: Command, served: Served) -> Option<LatencyClass> {
-    match command {
-        Command::Read { .. } => Some(match served {
-            Served::Cache => LatencyClass::ReadHit,
-            Served::Origin => LatencyClass::ReadMiss,
-        }),
-        Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. } => {
-            Some(LatencyClass::Write)
-        }
-        Command::Flush => Some(LatencyClass::Flush),
-        Command::Cache | Command::BlockStatus { .. } => None,
-    }
-}
-
-fn form_reply(
-    session: &Session,
-    record: &RequestRecord,
-    result: Result<(), RequestError>,
-) -> OutgoingReply {
-    let mut header = [0; REPLY_HEADER_BYTES_MAX];
-    let request = &record.request;
-    let cookie = request.cookie;
-    let length = match result {
-        Err(error) => session.encode_error_reply(cookie, reply_error(error), &mut header),
-        Ok(()) => match (request.command, record.buffer) {
-            (Command::Read { .. }, Some(buffer)) => {
-                let (offset_bytes, length) = (request.offset_bytes, request.length_bytes);
-                let header_bytes =
-                    session.encode_read_reply_header(cookie, offset_bytes, length, &mut header);
-                let offset = (offset_bytes % BLOCK_BYTES as u64) as u32;
-                let body = Body::Data(BufferRange { buffer, offset, length });
-                return OutgoingReply {
-                    body,
-                    buffer_bytes: record.buffer_bytes,
-                    ..reply_without_body(header, header_bytes, true)
-                };
-            }
-            _ => session.encode_done_reply(cookie, &mut header),
-        },
-    };
-    reply_without_body(header, length, true)
-}
-
-fn reply_without_body(
-    header: [u8; REPLY_HEADER_BYTES_MAX],
-    header_bytes: usize,
-    ends_request: bool,
-) -> OutgoingReply {
-    let header_bytes = header_bytes as u8;
-    OutgoingReply { header, header_bytes, body: Body::None, ends_request, buffer_bytes: 0 }
-}
-
-/// The one place where an error of a backend becomes one of the protocol.
-fn reply_error(error: RequestError) -> ReplyError {
-    match error {
-        RequestError::Io => ReplyError::Io,
-        RequestError::NoSpace => ReplyError::NoSpace,
-        RequestError::Shutdown => ReplyError::Shutdown,
-        RequestError::ReadOnly => ReplyError::NotPermitted,
-    }
-}
-
-/// Runs of blocks as extents of bytes from the start of the request on.
-fn cache_extents(request: &Request, runs: &[(u64, u64, BlockState)]) -> Vec<StatusExtent> {
-    let block = BLOCK_BYTES as u64;
-    let start = request.offset_bytes;
-    let extents = runs.iter().filter_map(|(first, count, state)| {
-        let run_start = (first * block).max(start);
-        let run_end = (first + count) * block;
-        let length = run_end.saturating_sub(run_start).min(u64::from(u32::MAX) / block * block);
-        let flags = match state {
-            BlockState::NotCached => CACHE_NONE,
-            BlockState::Clean => CACHE_CLEAN,
-            BlockState::Dirty => CACHE_DIRTY,
-        };
-        (length > 0).then_some(StatusExtent { length_bytes: length as u32, flags })
-    });
-    let extents: Vec<StatusExtent> = extents.collect();
-    if extents.is_empty() {
-        return vec![StatusExtent { length_bytes: request.length_bytes, flags: CACHE_NONE }];
-    }
-    extents
 }

@@ -44,6 +44,26 @@ pub(super) struct OutgoingReply {
     pub(super) buffer_bytes: u32,
 }
 
+impl OutgoingReply {
+    /// The reply that ends a request: a header so far.
+    pub(super) fn to_request(
+        header: [u8; REPLY_HEADER_BYTES_MAX],
+        header_bytes: usize,
+    ) -> OutgoingReply {
+        OutgoingReply { ends_request: true, ..OutgoingReply::refusal(header, header_bytes) }
+    }
+
+    /// The reply to a request that was refused before it counted as one.
+    pub(super) fn refusal(
+        header: [u8; REPLY_HEADER_BYTES_MAX],
+        header_bytes: usize,
+    ) -> OutgoingReply {
+        let header_bytes = header_bytes as u8;
+        let body = Body::None;
+        OutgoingReply { header, header_bytes, body, ends_request: false, buffer_bytes: 0 }
+    }
+}
+
 /// What has left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sent {
@@ -92,13 +112,8 @@ impl Outbox {
 
     /// Adds bytes that are no reply to a request.
     pub(super) fn push_text(&mut self, text: Vec<u8>) {
-        self.push(OutgoingReply {
-            header: [0; REPLY_HEADER_BYTES_MAX],
-            header_bytes: 0,
-            body: Body::Text(text),
-            ends_request: false,
-            buffer_bytes: 0,
-        });
+        let header = [0; REPLY_HEADER_BYTES_MAX];
+        self.push(OutgoingReply { body: Body::Text(text), ..OutgoingReply::refusal(header, 0) });
     }
 
     /// Whether everything is sent.

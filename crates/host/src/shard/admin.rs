@@ -10,7 +10,7 @@ use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
 use super::ShardError;
 use super::exports::{ExportFacts, Target};
 use super::handle::{AdminCommand, AdminError, Answer, BlockRun, Message, ShardCommand};
-use super::run::{Lifecycle, Running};
+use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
 use super::status::{ExportReport, ShardStatus};
 use crate::device::OpenedDevice;
@@ -103,7 +103,7 @@ impl Running {
             answer.send(if is_stop { Ok(None) } else { Err(AdminError::NoCacheSet) });
             return;
         }
-        match self.engine_command(id, command) {
+        match self.engine_command(command) {
             Ok((command, kind)) => {
                 let set = self.set.as_mut().expect("looked at above");
                 set.commands.push(PendingCommand { id, kind, answer });
@@ -116,7 +116,6 @@ impl Running {
     /// Checks a command and puts it into the engine's terms.
     fn engine_command(
         &mut self,
-        id: CommandId,
         command: ShardCommand,
     ) -> Result<(Command, CommandKind), AdminError> {
         let set = self.set.as_ref().expect("the caller has looked");
@@ -126,7 +125,6 @@ impl Running {
         let other = |command| Ok((command, CommandKind::Other));
         let command = match command {
             ShardCommand::Attach { name, device, mode, logical_block_bytes } => {
-                let _ = id;
                 return self.attach(name, *device, mode, logical_block_bytes);
             }
             ShardCommand::Plain(command) => command,
@@ -309,10 +307,5 @@ impl Running {
             }
         }
         answer.send(result.map_err(AdminError::Engine));
-    }
-
-    /// Whether the end has begun.
-    pub(super) fn is_stopping(&self) -> bool {
-        !matches!(self.lifecycle, Lifecycle::Serving)
     }
 }

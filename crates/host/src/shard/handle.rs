@@ -148,9 +148,11 @@ pub type CommandOutcome = Result<Option<VolumeSlot>, AdminError>;
 /// A run of blocks: first block, number of blocks, state.
 pub type BlockRun = (u64, u64, BlockState);
 
+type Callback<T, E> = Box<dyn FnOnce(Result<T, E>) + Send>;
+
 /// A promise to call back exactly once.
 pub(crate) struct Answer<T, E: From<ShardGone>> {
-    callback: Option<Box<dyn FnOnce(Result<T, E>) + Send>>,
+    callback: Option<Callback<T, E>>,
 }
 
 impl<T, E: From<ShardGone>> Answer<T, E> {
@@ -323,8 +325,6 @@ impl ShardHandle {
         wait(|answer| self.block_map(volume, blocks, answer))
     }
 }
-
-type Callback<T, E> = Box<dyn FnOnce(Result<T, E>) + Send>;
 
 fn wait<T, E>(ask: impl FnOnce(Callback<T, E>)) -> Result<T, E>
 where

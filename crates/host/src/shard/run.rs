@@ -25,7 +25,7 @@ use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
 use crate::frontend::nbd::NbdFrontEnd;
-use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, request_error};
+use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, Served};
 use crate::ring::{Completion, Ring, Token, WakeUp};
 
 /// Rounds of engine and inline devices before the sockets are looked at again: a device in memory
@@ -408,12 +408,10 @@ fn client_reply(reply: &forebay_engine::request::Reply) -> ClientReply {
     ClientReply {
         number: u32::try_from(reply.id.0).expect("request ids are numbers of requests"),
         result: reply.result,
-        served: served(reply),
+        served: match reply.served {
+            forebay_engine::request::Served::Cache => Served::Cache,
+            forebay_engine::request::Served::Origin => Served::Origin,
+            forebay_engine::request::Served::NoRead => Served::Origin,
+        },
     }
-}
-
-/// Where a read was served from.
-fn served(reply: &forebay_engine::request::Reply) -> crate::frontend::Served {
-    let _ = reply;
-    crate::frontend::Served::Cache
 }

@@ -29,8 +29,8 @@ pub struct SetReport {
     pub cache_device: String,
     /// Why recovery failed; such a set is not served.
     pub recovery_error: Option<forebay_engine::error::RecoveryError>,
-    /// What the engine says; `None` before recovery has begun.
-    pub status: Option<SetStatus>,
+    /// What the engine says.
+    pub status: SetStatus,
 }
 
 /// One export.
