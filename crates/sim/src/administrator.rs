@@ -293,6 +293,10 @@ impl World<'_> {
             );
         };
         self.check_command_error(&pending, &result)?;
+        if matches!(result, Err(CommandError::OriginFailed | CommandError::CacheFailed)) {
+            // Its flushes may have failed, and somebody was told.
+            (0..self.volumes.len()).for_each(|index| self.oracle.fail_flush(index));
+        }
         match pending.volume {
             Some(index) => self.after_command(index, &pending, result)?,
             None if pending.command == Command::Stop && result.is_ok() => {
@@ -373,8 +377,8 @@ impl World<'_> {
         let is_ok = result.is_ok();
         let engine = self.engine.as_ref().expect("the process lives");
         let volume = &self.volumes[index];
-        if volume.slot.is_none() && !is_ok {
-            // It was detached in the meantime.
+        if volume.slot.is_none() && !is_ok || self.is_leaving(volume.slot) {
+            // It was or is being detached.
             return Ok(());
         }
         let Some(entry) = volume.slot.and_then(|slot| engine.superblock().volume(slot)) else {

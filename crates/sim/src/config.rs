@@ -13,6 +13,9 @@ use crate::random::Random;
 use crate::run::{Plan, RunOptions};
 use crate::workload::Mixture;
 
+/// Share of writeback volumes whose origin alone must be a crash state at any moment; none before the
+/// engine writes back in flush epochs.
+const ORDERED_PERCENT: u64 = 0;
 const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -242,7 +245,8 @@ fn volume(random: &mut Random) -> VolumeConfig {
         16..=17 => CacheMode::Writeonly,
         _ => CacheMode::Passthrough,
     };
-    let is_ordered = mode == CacheMode::Writeback && random.percent(30);
+    let is_ordered =
+        ORDERED_PERCENT > 0 && mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
     let is_rotational = random.percent(50);
     let speed = if is_rotational {
         Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND }
@@ -313,7 +317,7 @@ fn faults(random: &mut Random) -> FaultConfig {
     for _ in 0..random.between(1..=2) {
         let device = if random.percent(60) { &mut faults.cache } else { &mut faults.origin };
         device.failures_max = *random.pick(&[1, 3, 10, 50]);
-        let permille = *random.pick(&[2, 10, 30]);
+        let permille = *random.pick(&[5, 20, 60]);
         match random.below(8) {
             0..=2 => device.write_permille = permille,
             3..=4 => device.read_permille = permille,

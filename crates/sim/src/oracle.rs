@@ -8,7 +8,7 @@
 //! - after process death nothing acknowledged may be missing; after a power cut, what was acknowledged
 //!   but not flushed counts as failed;
 //! - FLUSH covers what was acknowledged before it was submitted, FUA covers its own request; a FLUSH
-//!   that failed takes what it should have covered out of the promise;
+//!   or FUA that failed takes what was acknowledged and not flushed by then out of the promise;
 //! - a discard allows zeroes and every earlier value until the next write;
 //! - what the check reads counts as written at that moment, so that a block which changes later without
 //!   a write is found; and as flushed, if nobody wrote to it since the last crash.
@@ -282,6 +282,11 @@ impl Oracle {
         let write = &mut self.writes[id.0 as usize];
         assert_eq!(write.done, NEVER);
         write.done = now;
+        if write.durability == Durability::ForcedUnitAccess {
+            // It may have been the flush that failed, and that took others with it.
+            let volume = write.volume;
+            self.volumes[volume].unflushed.clear();
+        }
     }
 
     /// A client submits a FLUSH; the moment names it.

@@ -87,6 +87,8 @@ struct Task {
 struct Update {
     command: CommandId,
     slot: Option<VolumeSlot>,
+    /// The volume of the command.
+    volume: Option<VolumeSlot>,
     buffer: Option<BufferId>,
     /// Operations still to be done, one after the other.
     left: VecDeque<(Device, IoKind)>,
@@ -429,17 +431,14 @@ impl Reference {
             };
             left.extend(self.table_writes(buffer, payload));
         }
-        match changed {
-            Err(error) => self.complete(id, Err(error)),
-            Ok(TableChange::None) => {
-                self.update = Some(Update { command: id, slot: None, buffer, left, before });
-                self.continue_update(payload);
-            }
-            Ok(TableChange::To(slot)) => {
-                self.update = Some(Update { command: id, slot, buffer, left, before });
-                self.continue_update(payload);
-            }
-        }
+        let slot = match changed {
+            Err(error) => return self.complete(id, Err(error)),
+            Ok(TableChange::None) => None,
+            Ok(TableChange::To(slot)) => slot,
+        };
+        let volume = volume_of(&command);
+        self.update = Some(Update { command: id, slot, volume, buffer, left, before });
+        self.continue_update(payload);
     }
 
     /// Drain, detach and stop answer when what clients wrote is durable.
@@ -581,6 +580,13 @@ impl UnderTest for Reference {
 
     fn handle_command(&mut self, now: Time, id: CommandId, command: Command) {
         self.now = now;
+        let volume = volume_of(&command);
+        let queued = self.commands.iter().map(|(_, command)| volume_of(command));
+        let running = self.update.iter().map(|update| update.volume);
+        if volume.is_some() && queued.chain(running).any(|other| other == volume) {
+            // Its slot may be another volume's when its turn comes.
+            return self.complete(id, Err(CommandError::Busy));
+        }
         self.commands.push_back((id, command));
         self.is_retry_due = true;
     }
@@ -625,6 +631,17 @@ enum TableChange {
     None,
     /// It changes; the slot is that of a new volume.
     To(Option<VolumeSlot>),
+}
+
+fn volume_of(command: &Command) -> Option<VolumeSlot> {
+    match command {
+        Command::Detach { volume }
+        | Command::SetMode { volume, .. }
+        | Command::Drain { volume }
+        | Command::Invalidate { volume }
+        | Command::SetVolume { volume, .. } => Some(*volume),
+        Command::Attach { .. } | Command::SetCacheSet { .. } | Command::Stop => None,
+    }
 }
 
 fn is_forced(request: &Request) -> bool {

@@ -35,6 +35,10 @@ pub trait UnderTest {
     fn superblock(&self) -> &Superblock;
     fn status(&self, now: Time) -> Option<SetStatus>;
     fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus>;
+    /// What waits for what, for the report of a stall.
+    fn describe_waiting(&self) -> String {
+        String::new()
+    }
 }
 
 /// Starts an engine on a cache device, as [`Engine::recover`] does.
@@ -109,5 +113,9 @@ impl UnderTest for Engine {
 
     fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus> {
         Engine::volume_status(self, now, volume)
+    }
+
+    fn describe_waiting(&self) -> String {
+        Engine::describe_waiting(self)
     }
 }

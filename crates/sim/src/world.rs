@@ -278,10 +278,12 @@ impl<'a> World<'a> {
 
     fn describe_waiting(&self) -> String {
         let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
+        let waiting = self.engine.as_ref().map(|engine| engine.describe_waiting());
         format!(
-            "{} requests and {} commands wait; status {status:?}",
+            "{} requests and {} commands wait; status {status:?}\n{}",
             self.clients.in_flight(),
-            self.administrator.in_flight()
+            self.administrator.in_flight(),
+            waiting.unwrap_or_default()
         )
     }
 
@@ -399,10 +401,11 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Polls in random order until the engine wants nothing more.
+    /// Polls until the engine wants nothing more: operations first, which is where it decides, then
+    /// replies and events in random order.
     pub(crate) fn poll(&mut self) -> Result<(), Halt> {
         let mut order = [0, 1, 2];
-        self.random.shuffle(&mut order);
+        self.random.shuffle(&mut order[1..]);
         for _ in 0..POLL_ROUNDS_MAX {
             let mut is_quiet = true;
             for what in order {
@@ -473,7 +476,7 @@ impl<'a> World<'a> {
         match io.device {
             EngineDevice::Cache => Ok(DeviceName::Cache),
             EngineDevice::Origin(slot) => {
-                let found = self.volumes.iter().position(|volume| volume.slot == Some(slot));
+                let found = self.index_at(slot);
                 match found {
                     Some(volume) if !self.volumes[volume].is_missing => {
                         Ok(DeviceName::Origin(volume))
@@ -482,6 +485,16 @@ impl<'a> World<'a> {
                 }
             }
         }
+    }
+
+    /// The volume in a slot, also if the end of its attach was not polled yet.
+    fn index_at(&self, slot: VolumeSlot) -> Option<usize> {
+        let known = self.volumes.iter().position(|volume| volume.slot == Some(slot));
+        known.or_else(|| {
+            let engine = self.engine.as_ref()?;
+            let name = &engine.superblock().volume(slot)?.name;
+            self.volumes.iter().position(|v| v.slot.is_none() && v.name == *name)
+        })
     }
 
     fn check_cache_io(&self, io: &Io) -> Result<(), Halt> {

@@ -1,0 +1,225 @@
+//! A device from outside: operations as the engine submits them, and the ends of its life.
+
+use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind, IoResult, Slices};
+use forebay_engine::payload::{BufferId, BufferRange};
+use forebay_sim::device::{
+    AtomicUnit, Device, DeviceOptions, FaultRates, Fresh, Gone, Loss, PowerStyle, Speed, WriteCache,
+};
+use forebay_sim::payload::{BufferPool, PoolLimits};
+use forebay_sim::random::Random;
+
+struct Bench {
+    device: Device,
+    pool: BufferPool,
+    last_id: u64,
+    moment: u64,
+}
+
+impl Bench {
+    fn new(seed: u64, write_cache: WriteCache) -> Bench {
+        let options = DeviceOptions {
+            size_bytes: 64 * 4096 + 512,
+            atomic: AtomicUnit::Block,
+            write_cache,
+            speed: Speed { base_ns: 1000, spread_ns: 1000, block_ns: 10 },
+            fresh: Fresh::Zeroes,
+        };
+        let limits = PoolLimits { engine_bytes_max: 1 << 20, refusal_permille: 0 };
+        let device = Device::new(options, Random::new(seed));
+        let pool = BufferPool::new(limits, Random::new(seed));
+        Bench { device, pool, last_id: 0, moment: 0 }
+    }
+
+    fn buffer(&mut self, blocks: u32, byte: u8) -> BufferRange {
+        let buffer = self.pool.host_allocate(blocks as usize * 4096);
+        let range = BufferRange { buffer, offset: 0, length: blocks * 4096 };
+        self.pool.bytes_mut(range).fill(byte);
+        range
+    }
+
+    fn submit(&mut self, kind: IoKind) -> IoId {
+        self.last_id += 1;
+        self.moment += 1;
+        let id = IoId(self.last_id);
+        let io = Io { id, device: EngineDevice::Cache, kind };
+        self.device.submit(0, self.moment, &io, &self.pool);
+        id
+    }
+
+    fn finish(&mut self, id: IoId) -> IoResult {
+        self.moment += 1;
+        self.device.advance(id, &mut self.pool);
+        self.device.finish(id, self.moment, &mut self.pool)
+    }
+
+    fn start_write(&mut self, offset_bytes: u64, range: BufferRange) -> IoId {
+        self.submit(IoKind::Write { offset_bytes, slices: Slices::One(range) })
+    }
+
+    fn write(&mut self, block: u64, blocks: u32, byte: u8) -> IoResult {
+        let range = self.buffer(blocks, byte);
+        let id = self.start_write(block * 4096, range);
+        self.finish(id)
+    }
+
+    fn flush(&mut self) -> IoResult {
+        let id = self.submit(IoKind::Flush);
+        self.finish(id)
+    }
+
+    fn bytes_at(&self, block: u32, blocks: u32) -> Vec<u8> {
+        let mut bytes = vec![0; blocks as usize * 4096];
+        self.device.media().read(block * 8, &mut bytes);
+        bytes.chunks_exact(4096).map(|block| block[0]).collect()
+    }
+}
+
+#[test]
+fn slices_are_written_and_read_in_order_across_block_borders() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let a = bench.buffer(1, 1);
+    let b = bench.buffer(1, 2);
+    let slices = Slices::Many(vec![a.slice(0, 512), b.slice(0, 4096), a.slice(512, 1024)]);
+    let id = bench.submit(IoKind::Write { offset_bytes: 4096 + 512, slices });
+    bench.finish(id).expect("no faults");
+    let into = bench.buffer(2, 9);
+    let id = bench.submit(IoKind::Read { offset_bytes: 4096, slices: Slices::One(into) });
+    bench.finish(id).expect("no faults");
+    let sectors: Vec<u8> = bench.pool.bytes(into).chunks_exact(512).map(|s| s[0]).collect();
+    assert_eq!(sectors, [0, 1, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn a_flush_covers_what_was_complete_when_it_was_submitted() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    bench.write(0, 1, 1).expect("no faults");
+    let range = bench.buffer(1, 2);
+    let late = bench.start_write(4096, range);
+    let flush = bench.submit(IoKind::Flush);
+    bench.finish(late).expect("no faults");
+    bench.finish(flush).expect("no faults");
+    assert_eq!(bench.bytes_at(0, 2), [1, 2]);
+    bench.device.lose(Loss::Power(PowerStyle::NoneSurvive), 100);
+    assert_eq!(bench.bytes_at(0, 2), [1, 0]);
+}
+
+#[test]
+fn a_kill_keeps_finished_writes_and_tears_unfinished_ones() {
+    let mut seen = [false; 3];
+    for seed in 0..60 {
+        let mut bench = Bench::new(seed, WriteCache::Volatile);
+        bench.write(0, 2, 1).expect("no faults");
+        let range = bench.buffer(8, 2);
+        bench.start_write(8 * 4096, range);
+        bench.device.lose(Loss::Process, 100);
+        assert_eq!(bench.bytes_at(0, 2), [1, 1]);
+        let landed = bench.bytes_at(8, 8).iter().filter(|byte| **byte == 2).count();
+        seen[match landed {
+            0 => 0,
+            8 => 2,
+            _ => 1,
+        }] = true;
+        assert_eq!(bench.device.in_flight(), 0);
+        // Still volatile, and now covered by the successor's flush.
+        bench.moment = 200;
+        bench.flush().expect("no faults");
+        let before = bench.bytes_at(0, 16);
+        bench.device.lose(Loss::Power(PowerStyle::NoneSurvive), 300);
+        assert_eq!(bench.bytes_at(0, 16), before);
+    }
+    assert_eq!(seen, [true; 3], "none, some, all");
+}
+
+#[test]
+fn a_power_cut_may_keep_a_later_write_and_lose_an_earlier_one() {
+    let mut seen = std::collections::BTreeSet::new();
+    for seed in 0..200 {
+        let mut bench = Bench::new(seed, WriteCache::Volatile);
+        bench.write(0, 1, 1).expect("no faults");
+        bench.write(1, 1, 1).expect("no faults");
+        bench.device.lose(Loss::Power(PowerStyle::Random), 100);
+        seen.insert(bench.bytes_at(0, 2));
+    }
+    assert_eq!(seen.len(), 4);
+    assert!(seen.contains(&vec![0, 1]));
+}
+
+#[test]
+fn failed_writes_land_or_not_and_are_not_covered_by_a_flush() {
+    let mut seen = [0; 2];
+    for seed in 0..100 {
+        let mut bench = Bench::new(seed, WriteCache::Volatile);
+        bench.device.set_faults(FaultRates { fail_nth: Some(0), ..FaultRates::default() });
+        bench.write(0, 1, 1).expect_err("the first operation fails");
+        seen[usize::from(bench.bytes_at(0, 1)[0])] += 1;
+        bench.flush().expect("no more faults");
+        bench.device.lose(Loss::Power(PowerStyle::NoneSurvive), 100);
+        assert_eq!(bench.bytes_at(0, 1), [0]);
+    }
+    assert!(seen.iter().all(|count| *count > 10), "{seen:?}");
+}
+
+#[test]
+fn a_device_that_goes_fails_everything_until_it_is_back() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let gone = Some(Gone { from_operation: 2, lasts_ns: None });
+    bench.device.set_faults(FaultRates { gone, ..FaultRates::default() });
+    bench.write(0, 1, 1).expect("still there");
+    bench.flush().expect("still there");
+    bench.write(1, 1, 1).expect_err("gone");
+    bench.flush().expect_err("gone");
+    assert!(bench.device.was_gone());
+    bench.device.lose(Loss::Process, 100);
+    bench.device.set_faults(FaultRates::default());
+    bench.write(1, 1, 3).expect("back");
+    assert_eq!(bench.bytes_at(0, 2), [1, 3]);
+}
+
+#[test]
+fn rot_is_read_back_until_it_is_overwritten() {
+    let mut bench = Bench::new(1, WriteCache::Durable);
+    bench.write(0, 1, 1).expect("no faults");
+    assert!(bench.device.media().is_settled(0));
+    bench.device.media_mut().make_unreadable(0);
+    let into = bench.buffer(1, 9);
+    let read = |bench: &mut Bench| {
+        let id = bench.submit(IoKind::Read { offset_bytes: 0, slices: Slices::One(into) });
+        bench.finish(id)
+    };
+    read(&mut bench).expect_err("unreadable");
+    bench.write(0, 1, 2).expect("no faults");
+    read(&mut bench).expect("readable again");
+    bench.device.media_mut().flip_bit(0, &mut Random::new(5));
+    read(&mut bench).expect("readable");
+    let flipped: u32 = bench.pool.bytes(into).iter().map(|byte| (byte ^ 2).count_ones()).sum();
+    assert_eq!(flipped, 1);
+}
+
+#[test]
+#[should_panic(expected = "behind")]
+fn an_operation_behind_the_end_panics() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let range = bench.buffer(1, 1);
+    bench.start_write(64 * 4096, range);
+}
+
+#[test]
+#[should_panic(expected = "changed while it was written")]
+fn a_buffer_that_changes_under_a_write_panics() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let range = bench.buffer(1, 1);
+    let id = bench.start_write(0, range);
+    bench.pool.bytes_mut(range)[4000] = 7;
+    let _ = bench.finish(id);
+}
+
+#[test]
+#[should_panic(expected = "after it was freed")]
+fn a_buffer_that_is_freed_under_a_read_panics() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let range = bench.buffer(1, 1);
+    let id = bench.submit(IoKind::Read { offset_bytes: 0, slices: Slices::One(range) });
+    let freed: BufferId = range.buffer;
+    bench.pool.host_release(freed);
+    let _ = bench.finish(id);
+}

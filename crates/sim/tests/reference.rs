@@ -1,0 +1,81 @@
+//! The judge itself: a right engine passes, and each fault of a wrong one is found.
+
+use forebay_sim::RunOptions;
+use forebay_sim::hunt::{Catch, hunt};
+use forebay_sim::reference::{Fault, Reference};
+use forebay_sim::run::run_with;
+use forebay_sim::sweep::{Sweep, sweep};
+
+/// Runs within which every fault must be found.
+const CANARY_RUNS: u64 = 120;
+
+fn kinds(caught: &Catch) -> Vec<&str> {
+    caught.kinds.keys().map(String::as_str).collect()
+}
+
+#[test]
+fn a_right_engine_passes() {
+    let caught = hunt(1, 400, RunOptions::default(), &Reference::launcher(Fault::None));
+    for kind in caught.kinds.values() {
+        println!("{}", kind.shortest);
+    }
+    assert_eq!(caught.bad_runs, 0);
+    // The runs are worth something only if they reach these.
+    for what in ["crashes", "failed I/Os", "failed requests", "commands"] {
+        assert!(caught.totals[what] > 100, "too few {what}: {}", caught.totals[what]);
+    }
+}
+
+#[test]
+fn a_right_engine_passes_sweeps() {
+    for kind in Sweep::ALL {
+        let runs = sweep(3, kind, 5, &Reference::launcher(Fault::None));
+        let runs = runs.unwrap_or_else(|outcome| panic!("{outcome}"));
+        // The pass-through engine uses the cache device for its superblock only.
+        assert!(runs > 10 || kind == Sweep::FailCacheIo, "{kind:?}: {runs} runs");
+    }
+}
+
+#[test]
+fn every_fault_is_found() {
+    for fault in Fault::ALL {
+        let caught = hunt(1, CANARY_RUNS, RunOptions::default(), &Reference::launcher(fault));
+        println!("{fault:?}: {} of {CANARY_RUNS} runs, {:?}", caught.bad_runs, kinds(&caught));
+        assert!(caught.bad_runs > 0, "{fault:?} was not found");
+        let expected = match fault {
+            Fault::LosesReply => "stuck",
+            Fault::AnswersTwice => "second",
+            Fault::LeaksBuffer => "buffers are held",
+            Fault::ForgetsTable => "volume table",
+            Fault::SpinsAwake => "endless",
+            Fault::ServesStale => "stale",
+            Fault::SkipsFlush | Fault::IgnoresForced => "power cut",
+            Fault::AnswersEarly | Fault::TakesNoLock | Fault::DropsTail | Fault::HidesErrors => "",
+            Fault::None => unreachable!("not in the list"),
+        };
+        let is_named = kinds(&caught).iter().any(|kind| kind.contains(expected));
+        assert!(is_named, "{fault:?} was found as something else: {:?}", kinds(&caught));
+    }
+}
+
+#[test]
+fn a_run_is_a_function_of_its_seed() {
+    let options = RunOptions { trace: forebay_sim::TraceMode::Full, ..RunOptions::default() };
+    for seed in 1..20 {
+        let first = run_with(seed, options, &Reference::launcher(Fault::TakesNoLock));
+        let second = run_with(seed, options, &Reference::launcher(Fault::TakesNoLock));
+        assert!(first == second, "seed {seed} gave two different runs");
+        assert!(first.events > 0);
+    }
+}
+
+#[test]
+fn a_failure_says_how_to_see_it_again() {
+    let caught = hunt(1, 30, RunOptions::default(), &Reference::launcher(Fault::SpinsAwake));
+    let kind = caught.kinds.values().next().expect("it is found");
+    let text = kind.shortest.to_string();
+    let seed = kind.shortest.seed;
+    assert!(text.contains(&format!("forebay-sim run --seed {seed} --trace")), "{text}");
+    assert!(text.contains("in life"), "{text}");
+    assert!(!kind.shortest.trace.is_empty());
+}
