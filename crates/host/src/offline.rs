@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use forebay_engine::error::Corrupt;
+use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{
     Geometry, GeometryError, LABEL_BYTES_MAX, SUPERBLOCK_BYTES, Superblock,
 };
@@ -160,13 +161,32 @@ pub fn format(spec: &DeviceSpec, options: &FormatOptions) -> Result<Superblock, 
     let geometry = Geometry::new(device.facts().size_bytes, options.segment_bytes)
         .map_err(|source| OfflineError::Geometry { path: path.to_owned(), source })?;
     let superblock = Superblock::new(options.set_id, geometry, &options.label);
-    // The checkpoint areas of an earlier life carry another set's identity and are void; zeroes say
-    // so more plainly to whoever looks at the device.
-    let areas = geometry.checkpoint_offset..geometry.segments_offset;
-    fill(device.file(), areas.start, areas.end, &mut |_| {})
-        .map_err(|source| OfflineError::Io { path: path.to_owned(), what: "clear", source })?;
+    write_first_checkpoint(&device, &superblock)?;
+    // Last, so that a format that was cut short leaves nothing that looks like a finished one.
     write_superblock(&device, &superblock)?;
     Ok(superblock)
+}
+
+/// Writes the checkpoint of an empty log to area A, zeroes to area B, and flushes.
+fn write_first_checkpoint(
+    device: &OpenedDevice,
+    superblock: &Superblock,
+) -> Result<(), OfflineError> {
+    let failed = |source| OfflineError::Io {
+        path: device.spec().path().to_owned(),
+        what: "write a checkpoint to",
+        source,
+    };
+    let geometry = &superblock.geometry;
+    // What an earlier set left in the areas carries another identity and is void; zeroes say so more
+    // plainly to whoever looks at the device.
+    let areas = geometry.checkpoint_offset..geometry.segments_offset;
+    fill(device.file(), areas.start, areas.end, &mut |_| {}).map_err(failed)?;
+    let encoded = Checkpoint::empty(geometry).encode(&superblock.set_id, geometry);
+    let mut bytes = AlignedBytes::zeroed(encoded.len().next_multiple_of(BLOCK_BYTES));
+    bytes[..encoded.len()].copy_from_slice(&encoded);
+    device.file().write_all_at(&bytes, geometry.checkpoint_offset).map_err(failed)?;
+    device.file().sync_data().map_err(failed)
 }
 
 /// How far a cache file has been written.

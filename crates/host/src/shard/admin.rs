@@ -219,6 +219,7 @@ impl Running {
                     answer.send(Ok(()));
                 }
                 tracing::info!("the cache set is served");
+                self.refresh_sizes();
             }
             Event::RecoveryFailed(error) => {
                 set.phase = SetPhase::Failed(error);
@@ -245,7 +246,7 @@ impl Running {
         let slots: Vec<_> = set.engine.superblock().slots().map(|(slot, _)| slot).collect();
         for slot in slots {
             match set.engine.volume_status(self.now, slot) {
-                Some(status) if status.dirty_blocks > 0 => {
+                Some(status) if status.mode.keeps_dirty() && status.dirty_blocks > 0 => {
                     tracing::error!(
                         slot = slot.0,
                         dirty_blocks = status.dirty_blocks,

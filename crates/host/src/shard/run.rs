@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use forebay_engine::event::Event;
 use forebay_engine::request::{Request, RequestId};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
@@ -300,8 +301,20 @@ impl Running {
 
     /// Lets the engine act and takes out what it wants.
     fn drive_set(&mut self) -> Result<(), ShardError> {
-        let Some(set) = &mut self.set else { return Ok(()) };
-        set.handle_time(self.now, &mut self.pool);
+        if let Some(set) = &mut self.set {
+            set.handle_time(self.now, &mut self.pool);
+        }
+        // What is done about an event may give the engine something to do.
+        while let Some(event) = self.poll_engine() {
+            self.handle_event(event)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the engine's operations and collects its replies. Returns its next
+    /// event.
+    fn poll_engine(&mut self) -> Option<Event> {
+        let set = self.set.as_mut()?;
         while let Some(io) = set.engine.poll_io(&mut self.pool) {
             let around =
                 &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
@@ -315,10 +328,7 @@ impl Running {
         while let Some(reply) = set.engine.poll_reply() {
             self.replies.push(client_reply(&reply));
         }
-        while let Some(event) = self.set.as_mut().and_then(|set| set.engine.poll_event()) {
-            self.handle_event(event)?;
-        }
-        Ok(())
+        set.engine.poll_event()
     }
 
     fn deliver_replies(&mut self) {
