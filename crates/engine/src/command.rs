@@ -39,7 +39,7 @@ enum Stage {
     Done,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct VolumeCommand {
     id: CommandId,
     goal: Goal,
@@ -396,6 +396,11 @@ impl Engine {
             StopStage::Durable if self.ios.len() == 0 => self.end_stop(id),
             StopStage::Durable => {}
         }
+    }
+
+    /// Whether requests may still need log space: until a stop has ended the last of them.
+    pub(crate) fn has_clients(&self) -> bool {
+        self.stopping.is_none() || self.operations.len() > 0
     }
 
     /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers. Asks

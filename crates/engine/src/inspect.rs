@@ -1,10 +1,13 @@
 //! What the engine tells about itself. Nothing here changes anything but counters.
 
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::engine::{Engine, Phase};
 use crate::format::superblock::Superblock;
 use crate::index::{BlankKind, Place};
+use crate::log::segments::SegmentState;
 use crate::status::{BlockState, SetCounters, SetStatus, VolumeState, VolumeStatus};
 use crate::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
 use crate::volume::Service;
@@ -100,6 +103,53 @@ impl Engine {
         let blanks = self.log.blanks.len() * 96;
         let policy = self.policy.memory_bytes();
         (index + blanks + policy + self.log.segments.memory_bytes()) as u64
+    }
+
+    /// What waits for what, for people who look into a stall.
+    #[must_use]
+    pub fn describe_waiting(&self) -> String {
+        let mut text = format!(
+            "checkpoint {:?}, reclaim {:?}, writeback {:?}, {} operations at devices\n",
+            self.checkpoint,
+            self.reclaim,
+            self.writeback,
+            self.ios.len()
+        );
+        for (id, s) in self.log.segments.iter().filter(|(_, s)| s.state != SegmentState::Free) {
+            text += &format!(
+                "segment {id}: {:?}, used {}, live {}, dirty {}, mapped {}, pins {}, {} records\n",
+                s.state,
+                s.used_blocks,
+                s.live,
+                s.dirty,
+                s.mapped,
+                s.pins,
+                s.in_flight.len()
+            );
+        }
+        for (_, operation) in self.operations.iter() {
+            text += &format!("{operation:?}\n");
+        }
+        for (_, unit) in self.units.iter() {
+            text += &format!("{unit:?}\n");
+        }
+        for slot in self.volume_slots() {
+            let volume = self.volume(slot);
+            text += &format!(
+                "{slot:?} {:?} {:?}, {} dirty, {} homed, {} around, {:?} {:?}\n",
+                volume.mode,
+                volume.service,
+                volume.dirty_blocks,
+                volume.homed.len(),
+                volume.around.len(),
+                volume.command,
+                volume.locks
+            );
+        }
+        for waiter in self.log.space_waiters.iter().chain(&self.memory_waiters) {
+            text += &format!("waits for space or memory: {waiter:?}\n");
+        }
+        text
     }
 
     /// Which blocks of an extent are cached and dirty: runs in order that cover it.

@@ -52,7 +52,7 @@ impl Lock {
     }
 }
 
-#[derive(Default)]
+#[derive(Default, Debug)]
 pub(crate) struct RangeLocks {
     held: Vec<Lock>,
     waiting: VecDeque<Lock>,

@@ -54,6 +54,12 @@ pub(crate) struct CheckpointJob {
     log_bytes_at_cut: u64,
 }
 
+impl core::fmt::Debug for CheckpointJob {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?} ({} + {} wait)", self.state, self.current.len(), self.next.len())
+    }
+}
+
 impl CheckpointJob {
     pub(crate) fn on_counters_reset(&mut self) {
         self.log_bytes_at_cut = 0;

@@ -73,6 +73,14 @@ pub(crate) struct ReclaimJob {
     keep_budget: u32,
 }
 
+impl core::fmt::Debug for ReclaimJob {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (victims, items) = (self.victims.len(), self.items.len());
+        write!(f, "{:?} ({victims} victims, item {} of {items}", self.state, self.next_item)?;
+        write!(f, ", {} reads)", self.reads_in_flight)
+    }
+}
+
 impl ReclaimJob {
     pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Idle
@@ -102,7 +110,7 @@ impl Engine {
             return;
         }
         match self.reclaim.state {
-            State::Idle if self.is_short_of_segments() && self.stopping.is_none() => {
+            State::Idle if self.is_short_of_segments() && self.has_clients() => {
                 self.free_segments();
                 self.drop_dead_segments();
                 self.choose_victims();

@@ -29,6 +29,8 @@ const RUNS_IN_FLIGHT_MAX: usize = 4;
 /// First pause after an origin error, doubled up to the longest.
 const BACKOFF_MS: u64 = 250;
 const BACKOFF_MS_MAX: u64 = 30_000;
+/// Milliseconds until another search, if one found nothing to write.
+const REST_MS: u64 = 10;
 /// Times that a dirty block is read before it counts as lost.
 const READ_ATTEMPTS_MAX: u8 = 3;
 
@@ -92,8 +94,20 @@ pub(crate) struct WritebackJob {
     pub(crate) clean_blanks: VecDeque<CacheBlock>,
     /// Volumes whose origin failed: not before this time, after this pause.
     backoff: Vec<(VolumeSlot, Time, u64)>,
+    /// Segments opened up to this one hold nothing that may be written home now.
+    after_order: u64,
+    /// After a vain search through all segments.
+    rests_until: Time,
     /// Dirty blocks that had a wrong checksum, and how often.
     suspects: BTreeMap<CacheBlock, u8>,
+}
+
+impl core::fmt::Debug for WritebackJob {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (runs, queued) = (self.runs.len(), self.queue.len());
+        write!(f, "{:?} ({runs} runs, {queued} queued, {} flushes", self.state, self.flushes)?;
+        write!(f, ", urgent {})", self.is_urgent)
+    }
 }
 
 impl WritebackJob {
@@ -122,7 +136,8 @@ impl Engine {
 
     /// When a volume whose origin failed is tried again.
     pub(crate) fn writeback_wakeup(&self) -> Option<Time> {
-        self.writeback.backoff.iter().map(|(_, at, _)| *at).filter(|at| *at > self.now).min()
+        let backoff = self.writeback.backoff.iter().map(|(_, at, _)| *at);
+        backoff.chain([self.writeback.rests_until]).filter(|at| *at > self.now).min()
     }
 
     /// Whether dirty data of the volume can be written home now.
@@ -153,11 +168,12 @@ impl Engine {
 
     fn is_window_due(&self) -> bool {
         let is_allowed = match self.phase {
-            Phase::Serving => self.stopping.is_none(),
+            Phase::Serving => self.has_clients(),
             Phase::Recovering(_) => true,
             _ => false,
         };
-        if !is_allowed || self.log.segments.dirty_count() == 0 {
+        let rests = self.writeback.rests_until > self.now;
+        if !is_allowed || rests || self.log.segments.dirty_count() == 0 {
             return false;
         }
         let capacity =
@@ -214,6 +230,7 @@ impl Engine {
             .iter()
             .filter(|(_, segment)| {
                 segment.dirty > 0
+                    && segment.open_order > self.writeback.after_order
                     && matches!(
                         segment.state,
                         SegmentState::Open | SegmentState::Closed | SegmentState::Reclaiming
@@ -221,6 +238,12 @@ impl Engine {
             })
             .map(|(id, segment)| (segment.open_order, id))
             .collect();
+        if dirty.is_empty() {
+            // Looked at everything and found nothing to write.
+            self.writeback.after_order = 0;
+            self.writeback.rests_until = self.now.after_ms(REST_MS);
+            return;
+        }
         dirty.sort_unstable();
         dirty.truncate(WINDOW_SEGMENTS_MAX);
         self.writeback.segments = dirty.into_iter().map(|(_, id)| id).collect();
@@ -310,9 +333,10 @@ impl Engine {
             }
         }
         if queue.is_empty() {
-            self.writeback.state = State::Idle;
+            self.end_empty_window();
             return;
         }
+        self.writeback.after_order = 0;
         self.writeback.queue = queue;
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
         if self.log.flushes.is_finished(needed.unwrap_or(0)) {
@@ -322,6 +346,15 @@ impl Engine {
             self.writeback.state = State::Ahead;
             self.join_cache_flush(Waiter::Writeback);
         }
+    }
+
+    /// The segments held nothing that may be written home now: dirty blocks of other volumes, or of
+    /// records under way. The next window begins behind them.
+    fn end_empty_window(&mut self) {
+        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
+        self.writeback.after_order = orders.max().unwrap_or(0);
+        self.writeback.state = State::Idle;
+        self.go_on();
     }
 
     pub(crate) fn on_writeback_woken(&mut self, ended: Ended) {

@@ -109,7 +109,6 @@ impl Engine {
             place,
         };
         let (mut removed, mut inserted) = self.scratch.take_pieces();
-        let after = self.log.last_sequence;
         let index = &mut self.volume_mut(slot).index;
         let is_ours = |other: &Piece| {
             other.version == piece.version
@@ -123,7 +122,7 @@ impl Engine {
             self.unmap(old);
         }
         for new in &inserted {
-            self.map_piece(slot, new, after);
+            self.map_piece(slot, new);
         }
         if let Place::Blank { header, .. } = place {
             self.forget_dead_blank(header);
@@ -131,7 +130,8 @@ impl Engine {
         self.scratch.put_pieces(removed, inserted);
     }
 
-    fn map_piece(&mut self, slot: VolumeSlot, piece: &Piece, after: crate::units::SequenceNumber) {
+    /// Points the complete index at a piece.
+    pub(crate) fn map_piece(&mut self, slot: VolumeSlot, piece: &Piece) {
         match piece.place {
             Place::Data(position) => {
                 let (segment, _) = self.log.segments.locate(position);
@@ -146,13 +146,14 @@ impl Engine {
                 }
                 blank.mapped_blocks += piece.block_count;
             }
-            Place::Absent => self.log.tombstones.push_back(Tombstone {
-                after,
-                slot,
-                start: piece.start,
-                block_count: piece.block_count,
-                version: piece.version,
-            }),
+            Place::Absent => {
+                // An older copy may be in a record that is still being built: it counts as well.
+                self.close_all_records();
+                let after = self.log.last_sequence;
+                let (start, block_count, version) = (piece.start, piece.block_count, piece.version);
+                let tombstone = Tombstone { after, slot, start, block_count, version };
+                self.log.tombstones.push_back(tombstone);
+            }
         }
     }
 
@@ -175,12 +176,6 @@ impl Engine {
             }
             Place::Absent => {}
         }
-    }
-
-    /// At recovery: points the complete index at a piece.
-    pub(crate) fn map_recovered(&mut self, slot: VolumeSlot, piece: &Piece) {
-        let after = self.log.last_sequence;
-        self.map_piece(slot, piece, after);
     }
 
     fn on_frontier_moved(&mut self) {

@@ -73,6 +73,7 @@ impl Engine {
 
     fn end_cache_flush(&mut self) {
         self.log.flushes.end();
+        self.go_on();
         self.log.durable_through = self.log.durable_through.max(self.log.flush_covers);
         while let Some(waiter) = self.log.flushes.pop_finished() {
             self.wake(waiter, Ended::Well);
@@ -118,6 +119,8 @@ impl Engine {
         let now = self.now;
         let volume = self.volume_mut(slot);
         let number = volume.flushes.end();
+        self.go_on();
+        let volume = self.volume_mut(slot);
         if result.is_err() {
             volume.counters.origin_errors += 1;
             // What was written home stays dirty and is written again; what went around the log has no

@@ -16,7 +16,7 @@ use crate::volume::Service;
 use crate::wake::{Ended, Waiter};
 
 /// A client request under way.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Operation {
     pub(crate) request: Request,
     /// Parts under way, plus one while parts are being created.

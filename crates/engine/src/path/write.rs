@@ -65,7 +65,7 @@ pub(crate) enum UnitState {
     Origin,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
     operation: Key,
     pub(crate) slot: VolumeSlot,

@@ -292,7 +292,7 @@ impl Engine {
                     }
                     Place::Absent => unreachable!("removed with the drops"),
                 }
-                self.map_recovered(slot, &piece);
+                self.map_piece(slot, &piece);
             }
         }
     }

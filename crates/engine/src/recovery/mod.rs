@@ -202,7 +202,7 @@ impl Engine {
         for request in core::mem::take(&mut self.early_requests) {
             self.replies.push_back(crate::request::Reply {
                 id: request.id,
-                result: Err(crate::request::RequestError::Shutdown),
+                result: Err(crate::request::RequestError::Io),
                 served: crate::request::Served::NoRead,
             });
         }
@@ -400,6 +400,7 @@ impl Engine {
             self.end_refused(RecoveryError::CacheIo);
             return;
         }
+        let mut waits = false;
         for slot in self.volume_slots() {
             let poisoned = self.poisoned_blocks(slot);
             let volume = self.volume(slot);
@@ -416,9 +417,9 @@ impl Engine {
                 continue;
             }
             self.volume_mut(slot).needs_writeback = true;
-            return;
+            waits = true;
         }
-        if self.writeback.is_idle() {
+        if !waits && self.writeback.is_idle() {
             self.start_serving(payload);
         }
     }
