@@ -36,6 +36,8 @@ mod ring;
 pub mod set;
 mod shard;
 mod signature;
+#[cfg(test)]
+mod skip;
 mod slab;
 mod slow_device;
 pub mod state_file;

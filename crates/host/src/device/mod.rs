@@ -6,6 +6,8 @@
 mod open;
 mod operation;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use open::{Access, OpenedDevice, Signatures};
 pub(crate) use table::{DeviceId, DeviceTable, Finished, IoOwner, Surroundings};

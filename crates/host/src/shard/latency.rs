@@ -49,6 +49,9 @@ impl Latencies {
     pub(crate) fn report(&self) -> LatencyReport {
         let percentiles = |class: LatencyClass| {
             let histogram = &self.classes[class as usize];
+            if histogram.is_empty() {
+                return Percentiles::default();
+            }
             Percentiles {
                 count: histogram.len(),
                 mean_ns: histogram.mean() as u64,
