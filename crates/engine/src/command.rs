@@ -106,7 +106,18 @@ impl Engine {
             }
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
-            Command::Stop => self.stopping = Some(id),
+            Command::Stop => self.start_stop(id),
+        }
+    }
+
+    /// A stop does not wait for dirty data to go home: what waits for that is given up.
+    fn start_stop(&mut self, id: CommandId) {
+        self.stopping = Some(id);
+        for slot in self.volume_slots() {
+            let Some(command) = self.volume(slot).command else { continue };
+            if command.is_leaving() {
+                self.abandon_command(slot, command.id, CommandError::Cancelled);
+            }
         }
     }
 
@@ -213,7 +224,27 @@ impl Engine {
         self.advance_stop(payload);
     }
 
+    /// Whether all that is dirty is lost: then nothing can bring it home.
+    fn is_only_poison_left(&self, slot: VolumeSlot) -> bool {
+        let dirty = self.volume(slot).dirty_blocks;
+        dirty > 0 && dirty == self.poisoned_blocks(slot)
+    }
+
+    /// A command that cannot be done ends, and the volume goes on as before.
+    fn abandon_command(&mut self, slot: VolumeSlot, id: CommandId, error: CommandError) {
+        let volume = self.volume_mut(slot);
+        volume.command = None;
+        volume.is_gated = false;
+        self.needs_ungating.push(slot);
+        self.end_command(id, Err(error));
+        self.go_on();
+    }
+
     fn advance_leaving(&mut self, slot: VolumeSlot, command: VolumeCommand) {
+        if command.is_leaving() && self.is_only_poison_left(slot) {
+            self.abandon_command(slot, command.id, CommandError::Poisoned);
+            return;
+        }
         if command.is_leaving() && self.volume(slot).dirty_blocks > 0 {
             return;
         }
@@ -229,7 +260,11 @@ impl Engine {
             return;
         }
         let leaves = command.is_leaving() || command.goal == Goal::Invalidate;
-        if leaves && volume.dirty_blocks > 0 {
+        if leaves && self.is_only_poison_left(slot) {
+            self.abandon_command(slot, command.id, CommandError::Poisoned);
+            return;
+        }
+        if leaves && self.volume(slot).dirty_blocks > 0 {
             self.volume_mut(slot).needs_writeback = true;
             return;
         }
@@ -251,7 +286,7 @@ impl Engine {
             Goal::Invalidate => self.void_volume(slot),
             Goal::Detach => {
                 // Other jobs may still hold pieces of the volume: not before they are between rounds.
-                if !self.writeback.is_idle() || !self.reclaim.is_idle() {
+                if !self.is_quiet(slot) {
                     return;
                 }
                 self.void_volume(slot);
@@ -260,6 +295,16 @@ impl Engine {
             Goal::Settings | Goal::Attach => {}
         }
         self.to_superblock_stage(slot);
+    }
+
+    /// Whether no job of the engine has anything to do with the volume.
+    fn is_quiet(&self, slot: VolumeSlot) -> bool {
+        let volume = self.volume(slot);
+        self.writeback.is_idle()
+            && self.reclaim.is_idle()
+            && volume.misses.is_empty()
+            && !volume.flushes.is_under_way()
+            && !volume.flushes.is_due()
     }
 
     pub(crate) fn on_command_woken(&mut self, slot: VolumeSlot) {
@@ -292,7 +337,7 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         if command.goal == Goal::Detach {
-            if !self.writeback.is_idle() || !self.reclaim.is_idle() {
+            if !self.is_quiet(slot) {
                 return;
             }
             self.events.push_back(Event::DirtyEnded { volume: slot });
@@ -333,9 +378,8 @@ impl Engine {
     /// dirty, and the volume goes on in its old mode.
     pub(crate) fn on_drain_failed(&mut self, slot: VolumeSlot) {
         let Some(command) = self.volume(slot).command else { return };
-        if command.stage == Stage::Leaving && command.is_leaving() {
-            self.volume_mut(slot).command = None;
-            self.end_command(command.id, Err(CommandError::OriginFailed));
+        if command.is_leaving() {
+            self.abandon_command(slot, command.id, CommandError::OriginFailed);
         }
     }
 

@@ -71,6 +71,8 @@ pub enum CommandError {
     OriginFailed,
     /// The cache device failed.
     CacheFailed,
+    /// Dirty blocks were lost on the cache device: they are errors until they are written or discarded.
+    Poisoned,
     /// Dirty data exists, which this command does not touch.
     Dirty,
     /// Cancelled by [`crate::Engine::cancel_command`].

@@ -28,7 +28,7 @@ const WINDOW_SEGMENTS_MAX: usize = 16;
 const RUNS_IN_FLIGHT_MAX: usize = 4;
 /// First pause after an origin error, doubled up to the longest.
 const BACKOFF_MS: u64 = 250;
-const BACKOFF_MS_MAX: u64 = 30_000;
+const BACKOFF_MS_MAX: u64 = 4_000;
 /// Milliseconds until another search, if one found nothing to write.
 const REST_MS: u64 = 10;
 /// Times that a dirty block is read before it counts as lost.
@@ -410,6 +410,10 @@ impl Engine {
     pub(crate) fn on_run_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let slot = self.writeback.runs[key].slot;
         let pieces = self.writeback.runs[key].pieces.clone();
+        if self.volume(slot).facts.is_none() {
+            self.end_run(key, payload);
+            return;
+        }
         if let Place::Blank { header, kind } = pieces[0].place {
             self.write_blank_run(key, header, kind, payload);
             return;

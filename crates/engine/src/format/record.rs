@@ -24,6 +24,9 @@ const BODY_BYTES: usize = BLOCK_BYTES - size_of::<RawHeader>();
 /// Most blocks in an entry without payload. Bounds what one range of zeroes can cover (8 TiB).
 pub const BLANK_BLOCKS_MAX: u64 = 1 << 31;
 
+/// Most earlier sequence numbers of one record: each stands for a failed write.
+pub const REPLACES_MAX: usize = 8;
+
 const MAGIC: [u8; 4] = *b"fbr1";
 const FLAG_DIRTY: u8 = 1;
 const FLAG_MAY_UNMAP: u8 = 2;
@@ -42,8 +45,8 @@ struct RawHeader {
     sequence: U64,
     /// Sequence number of the record before it in this segment; zero for the first.
     previous: U64,
-    /// The sequence number under which the record was first written, if that write failed; else its own.
-    replaces: U64,
+    /// Sequence numbers under which the record was written before, if those writes failed; else zero.
+    replaces: [U64; REPLACES_MAX],
     /// All records up to this one were durable when this one was written.
     durable_through: U64,
     /// Where the record stands; guards against misdirected writes.
@@ -70,7 +73,7 @@ pub(crate) struct RawEntry {
     reserved: U16,
 }
 
-const _: () = assert!(size_of::<RawHeader>() == 88);
+const _: () = assert!(size_of::<RawHeader>() == 144);
 const _: () = assert!(size_of::<RawEntry>() == 48);
 /// Bytes of an entry in a header or a summary.
 pub(crate) const ENTRY_BYTES: usize = size_of::<RawEntry>();
@@ -222,8 +225,8 @@ pub struct RecordHeader {
     pub sequence: SequenceNumber,
     /// The record before it in its segment; zero for the first.
     pub previous: SequenceNumber,
-    /// Its first sequence number.
-    pub replaces: SequenceNumber,
+    /// Its earlier sequence numbers, under which writing it failed. At most [`REPLACES_MAX`].
+    pub replaces: Vec<SequenceNumber>,
     /// All records up to this one were durable.
     pub durable_through: SequenceNumber,
     /// Its segment.
@@ -251,7 +254,12 @@ impl RecordHeader {
         assert_eq!(block.len(), BLOCK_BYTES);
         assert!(fits(self.entries.len(), self.payload_blocks));
         assert_eq!(self.crcs.len(), self.payload_blocks as usize);
+        assert!(self.replaces.len() <= REPLACES_MAX);
         block.fill(0);
+        let mut replaces = [U64::ZERO; REPLACES_MAX];
+        for (slot, sequence) in replaces.iter_mut().zip(&self.replaces) {
+            *slot = sequence.0.into();
+        }
         let raw = RawHeader {
             crc: U32::ZERO,
             magic: MAGIC,
@@ -260,7 +268,7 @@ impl RecordHeader {
             recovery_epoch: self.recovery_epoch.0.into(),
             sequence: self.sequence.0.into(),
             previous: self.previous.0.into(),
-            replaces: self.replaces.0.into(),
+            replaces,
             durable_through: self.durable_through.0.into(),
             segment: self.segment.into(),
             block: self.block.into(),
@@ -323,7 +331,12 @@ impl RecordHeader {
             recovery_epoch: RecoveryEpoch(raw.recovery_epoch.get()),
             sequence: SequenceNumber(raw.sequence.get()),
             previous: SequenceNumber(raw.previous.get()),
-            replaces: SequenceNumber(raw.replaces.get()),
+            replaces: raw
+                .replaces
+                .iter()
+                .map(|sequence| SequenceNumber(sequence.get()))
+                .filter(|sequence| sequence.0 > 0)
+                .collect(),
             durable_through: SequenceNumber(raw.durable_through.get()),
             segment,
             block: block_index,

@@ -356,7 +356,7 @@ impl Engine {
             slices: Vec::new(),
             waiters: Vec::new(),
             sequence: SequenceNumber(0),
-            first_sequence: SequenceNumber(0),
+            replaces: Vec::new(),
             previous: SequenceNumber(0),
             header: None,
         });
@@ -395,7 +395,6 @@ impl Engine {
         assert_eq!(record.state, RecordState::Building);
         record.state = RecordState::Closed;
         record.sequence = sequence;
-        record.first_sequence = sequence;
         let segment = self.log.segments.get_mut(record.segment);
         record.previous = segment.last_sequence;
         segment.last_sequence = sequence;
@@ -461,7 +460,7 @@ impl Engine {
             recovery_epoch: self.log.recovery_epoch,
             sequence: record.sequence,
             previous: record.previous,
-            replaces: record.first_sequence,
+            replaces: record.replaces.clone(),
             durable_through: self.log.durable_through,
             segment: record.segment,
             block: record.block,
@@ -469,7 +468,7 @@ impl Engine {
             entries: record.entries.iter().map(|placed| placed.entry).collect(),
             crcs: segment.crcs[from..from + record.payload_blocks as usize].to_vec(),
         };
-        assert!(header.durable_through < header.replaces);
+        assert!(header.durable_through < record.first_sequence());
         header.encode(&self.log.set_id, block);
     }
 

@@ -70,7 +70,7 @@ impl Engine {
         for placed in &record.entries {
             self.complete_entry(record.segment, placed);
         }
-        let was_incomplete = self.log.incomplete.remove(&record.first_sequence.0);
+        let was_incomplete = self.log.incomplete.remove(&record.first_sequence().0);
         assert!(was_incomplete);
         for waiter in record.waiters {
             self.wake(waiter, Ended::Well);

@@ -80,10 +80,17 @@ pub(crate) struct Record {
     pub(crate) slices: Vec<BufferRange>,
     pub(crate) waiters: Vec<Waiter>,
     pub(crate) sequence: SequenceNumber,
-    /// The number under which it was first written (rule 2).
-    pub(crate) first_sequence: SequenceNumber,
+    /// Numbers under which writing it failed (rule 2).
+    pub(crate) replaces: Vec<SequenceNumber>,
     pub(crate) previous: SequenceNumber,
     pub(crate) header: Option<BufferId>,
+}
+
+impl Record {
+    /// The number under which it was first written; those who wait for an old number wait for this.
+    pub(crate) fn first_sequence(&self) -> SequenceNumber {
+        self.replaces.first().copied().unwrap_or(self.sequence)
+    }
 }
 
 #[derive(Default)]

@@ -42,6 +42,12 @@ impl Engine {
         if moved.iter().any(|key| self.log.records[*key].state == RecordState::Writing) {
             return;
         }
+        let has_too_many = moved.iter().any(|key| {
+            self.log.records[*key].replaces.len() == crate::format::record::REPLACES_MAX
+        });
+        if has_too_many {
+            self.fail_cache();
+        }
         if self.is_cache_failed() {
             return;
         }
@@ -81,6 +87,7 @@ impl Engine {
         let blocks = 1 + record.payload_blocks;
         record.segment = to;
         record.block = new_block;
+        record.replaces.push(record.sequence);
         record.sequence = sequence;
         record.state = RecordState::Closed;
         let entries = record.entries.clone();

@@ -195,7 +195,8 @@ impl Engine {
     /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
     fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
         let unit = self.units[key];
-        if unit.route == Route::Log && !self.is_dirty_marked(unit.slot, key) {
+        let keeps_dirty = self.effective_mode(unit.slot).keeps_dirty() || unit.route == Route::Log;
+        if keeps_dirty && !self.is_dirty_marked(unit.slot, key) {
             return;
         }
         if let UnitKind::ZeroPart { offset, length } = unit.kind {

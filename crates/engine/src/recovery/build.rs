@@ -30,8 +30,9 @@ impl Engine {
     pub(super) fn build(&mut self) {
         let recovery = self.recovery();
         let checkpoint = recovery.checkpoint.take().expect("chosen before");
-        let segments = core::mem::take(&mut recovery.segments);
-        let mut records = core::mem::take(&mut recovery.records);
+        let mut segments = core::mem::take(&mut recovery.segments);
+        self.accept_candidates(&mut segments);
+        let mut records = core::mem::take(&mut self.recovery().records);
         records.sort_unstable_by_key(|record| record.sequence);
         if let Err(error) = assert_none_missing(&checkpoint, &records) {
             self.recovery().checkpoint = Some(checkpoint);
@@ -335,7 +336,7 @@ fn assert_none_missing(
     let mut seen = BTreeSet::new();
     for record in records {
         seen.insert(record.sequence.0);
-        seen.insert(record.replaces.0);
+        seen.extend(record.replaces.iter().map(|sequence| sequence.0));
     }
     for sequence in checkpoint.sequence.0 + 1..=durable_through.0 {
         if !seen.contains(&sequence) {

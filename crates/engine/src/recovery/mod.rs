@@ -174,6 +174,7 @@ impl Engine {
 
     pub(crate) fn refuse(&mut self, error: RecoveryError) {
         self.recovery().first_error.get_or_insert(error);
+        self.go_on();
     }
 
     pub(crate) fn advance_recovery(&mut self, payload: &mut dyn Payload) {

@@ -28,12 +28,15 @@ pub(super) struct ScannedSegment {
     /// All entries, to be kept while there is no summary.
     pub(super) entries: Vec<PlacedEntry>,
     pub(super) crcs: Vec<Crc32c>,
+    /// Records behind the checkpoint that follow one another by their headers, and whether their
+    /// payload is good.
+    candidates: Vec<(RecordHeader, bool)>,
 }
 
 /// A record behind the checkpoint.
 pub(super) struct NewRecord {
     pub(super) sequence: SequenceNumber,
-    pub(super) replaces: SequenceNumber,
+    pub(super) replaces: Vec<SequenceNumber>,
     pub(super) durable_through: SequenceNumber,
     pub(super) segment: u32,
     pub(super) entries: Vec<PlacedEntry>,
@@ -100,6 +103,7 @@ impl Engine {
                     old_entries: Vec::new(),
                     entries: Vec::new(),
                     crcs: Vec::new(),
+                    candidates: Vec::new(),
                 });
                 true
             }
@@ -172,6 +176,7 @@ impl Engine {
                     old_entries: summary.entries,
                     entries: Vec::new(),
                     crcs: summary.crcs,
+                    candidates: Vec::new(),
                 });
             }
             // A damaged summary is no loss: the headers say the same.
@@ -196,6 +201,7 @@ impl Engine {
             old_entries: Vec::new(),
             entries: Vec::new(),
             crcs: Vec::new(),
+            candidates: Vec::new(),
         };
         found.crcs.resize(self.log.segments.segment_blocks() as usize, Crc32c(0));
         let mut walk = Walk { block: 0, previous: SequenceNumber(0) };
@@ -210,22 +216,45 @@ impl Engine {
             }
         }
         if line.segment_use != SegmentUse::Closed {
-            while let Some(header) = self.new_record(&found, &walk, range, payload) {
-                let first = found.entries.len();
-                take_record(&mut found, &mut walk, &header, false);
-                let record = NewRecord {
-                    sequence: header.sequence,
-                    replaces: header.replaces,
-                    durable_through: header.durable_through,
-                    segment,
-                    entries: found.entries[first..].to_vec(),
-                };
-                self.recovery().records.push(record);
+            let mut ahead = Walk { ..walk };
+            while let Some(candidate) = self.new_record(&found, &ahead, range, payload) {
+                ahead.block = candidate.0.block + 1 + candidate.0.payload_blocks;
+                ahead.previous = candidate.0.sequence;
+                found.candidates.push(candidate);
             }
         }
         found.used_blocks = walk.block;
         found.last_sequence = walk.previous;
         self.scanned(found);
+    }
+
+    /// Everything is read: decides where each segment ends. A record with bad payload that was
+    /// durable according to a later header has rotted; it counts, and its bad blocks are found out when
+    /// they are read. One that nobody vouches for is a torn tail, and ends its segment (rule 8).
+    pub(super) fn accept_candidates(&mut self, segments: &mut [ScannedSegment]) {
+        let all = segments.iter().flat_map(|segment| &segment.candidates);
+        let durable = all.map(|(header, _)| header.durable_through).max();
+        let durable = durable.unwrap_or(SequenceNumber(0));
+        for found in segments {
+            let mut walk = Walk { block: found.used_blocks, previous: found.last_sequence };
+            for (header, is_whole) in core::mem::take(&mut found.candidates) {
+                if !is_whole && header.sequence > durable {
+                    break;
+                }
+                let first = found.entries.len();
+                take_record(found, &mut walk, &header, false);
+                let record = NewRecord {
+                    sequence: header.sequence,
+                    replaces: header.replaces,
+                    durable_through: header.durable_through,
+                    segment: found.segment,
+                    entries: found.entries[first..].to_vec(),
+                };
+                self.recovery().records.push(record);
+            }
+            found.used_blocks = walk.block;
+            found.last_sequence = walk.previous;
+        }
     }
 
     /// A record below the length that the checkpoint has for the segment.
@@ -253,14 +282,14 @@ impl Engine {
         Ok(header)
     }
 
-    /// A whole record behind the checkpoint; `None` ends the segment.
+    /// A record behind the checkpoint, and whether its payload is good; `None` ends the segment.
     fn new_record(
         &mut self,
         found: &ScannedSegment,
         walk: &Walk,
         range: BufferRange,
         payload: &dyn Payload,
-    ) -> Option<RecordHeader> {
+    ) -> Option<(RecordHeader, bool)> {
         let (segment, block) = (found.segment, walk.block);
         let blocks = self.log.segments.segment_blocks();
         if block >= blocks {
@@ -274,12 +303,11 @@ impl Engine {
         if !follows {
             return None;
         }
-        // A torn record is no record.
         let is_whole = (0u32..).zip(&header.crcs).all(|(index, crc)| {
             let offset = (block + 1 + index) * BLOCK_BYTES as u32;
             payload.checksum(range.slice(offset, BLOCK_BYTES as u32)) == *crc
         });
-        is_whole.then_some(header)
+        Some((header, is_whole))
     }
 }
 
