@@ -319,12 +319,15 @@ impl World<'_> {
             CommandError::OriginFailed | CommandError::CacheFailed => {
                 self.has_failures() || self.may_have_poison
             }
+            CommandError::Poisoned => self.may_have_poison,
             CommandError::Cancelled => pending.is_cancelled || self.life.is_stopping,
             CommandError::Dirty => matches!(pending.command, Command::Invalidate { .. }),
             // Another command of this or any volume may be under way.
             CommandError::Busy => true,
+            // An origin that could not be flushed at recovery is not served.
             CommandError::NoSuchVolume => {
-                pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
+                self.has_failures()
+                    || pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
             }
             CommandError::TableFull | CommandError::NameTaken | CommandError::Invalid => false,
         };

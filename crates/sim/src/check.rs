@@ -42,7 +42,10 @@ impl World<'_> {
         random.shuffle(&mut reads);
         for run in reads {
             self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
-            self.issue(operation(run, OperationKind::Read), Owner::Checker(observed));
+            // An administrator of the life may have had it detached in the meantime.
+            if self.volumes[run.volume].is_served() {
+                self.issue(operation(run, OperationKind::Read), Owner::Checker(observed));
+            }
             if self.random.percent(30) {
                 self.poll()?;
             }
@@ -97,14 +100,15 @@ impl World<'_> {
         let total = self.oracle.sectors(index);
         let cache_sectors = (self.config.geometry.device_bytes / 512) as u32;
         let mut left = cache_sectors.min(2 * total);
-        while left > 0 {
+        while left > 0 && self.volumes[index].is_served() {
             let first = self.random.below(u64::from(total)) as u32 / 8 * 8;
             let count = 512.min(total - first);
             let run = Run { volume: index, first, count };
             let kind = *self.random.pick(&[OperationKind::Read, OperationKind::Prefetch]);
             self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
-            let owner = Owner::Checker(Observed::Once);
-            self.issue(operation(run, kind), owner);
+            if self.volumes[index].is_served() {
+                self.issue(operation(run, kind), Owner::Checker(Observed::Once));
+            }
             self.poll()?;
             left = left.saturating_sub(512);
         }

@@ -13,8 +13,8 @@ use crate::random::Random;
 use crate::run::{Plan, RunOptions};
 use crate::workload::Mixture;
 
-/// Share of writeback volumes whose origin alone must be a crash state at any moment; none before the
-/// engine writes back in flush epochs.
+/// Share of writeback volumes whose origin alone must be a crash state at any moment; none before
+/// the engine writes back in flush epochs.
 const ORDERED_PERCENT: u64 = 0;
 const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
@@ -246,7 +246,7 @@ fn volume(random: &mut Random) -> VolumeConfig {
         _ => CacheMode::Passthrough,
     };
     let is_ordered =
-        ORDERED_PERCENT > 0 && mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
+        ORDERED_PERCENT != 0 && mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
     let is_rotational = random.percent(50);
     let speed = if is_rotational {
         Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND }

@@ -1,29 +1,32 @@
-//! A simulated device: operations that take time, end in any order, fail, and die with the process or
-//! the power.
+//! A simulated device: operations that take time, end in any order, fail, and die with the process
+//! or the power.
 //!
 //! # The fault model
 //!
-//! - **Volatile cache.** A write that completed is visible, but not durable. A flush makes durable what
-//!   the engine knew to be complete when it submitted the flush, and perhaps more. Between flushes any
-//!   write may be lost or overtake another, in units of a sector or of a block ([`AtomicUnit`]); a
-//!   write of several units can survive in part. A device may also have no volatile cache.
+//! - **Volatile cache.** A write that completed is visible, but not durable. A flush makes durable
+//!   what the engine knew to be complete when it submitted the flush, and perhaps more. Between
+//!   flushes any write may be lost or overtake another, in units of a sector or of a block
+//!   ([`AtomicUnit`]); a write of several units can survive in part. A device may also have no
+//!   volatile cache.
 //! - **Time.** All operations run at once. Each lasts as long as its [`Speed`] says, about one in
-//!   twenty some thirty times longer. A write lands in part on the way and wholly at its end; a read
-//!   samples the device on the way or at its end. Overlapping writes land in any order.
+//!   twenty some thirty times longer. A write lands in part on the way and wholly at its end; a
+//!   read samples the device on the way or at its end. Overlapping writes land in any order.
 //! - **Process death.** Unfinished writes land wholly, in part, or not, in any order; finished ones
 //!   stay, still volatile. Nothing lands later: the successor starts afterwards.
 //! - **Power cut.** The same, and then each unflushed unit keeps any one of its writes or none: by
-//!   [`PowerStyle`] none survive, all survive, random, or random with rubbish in some units that were
-//!   not flushed.
-//! - **Failed writes** may have landed all the same, in part or wholly; what landed stays visible and is
-//!   never counted as complete by a flush of the same life.
-//! - **Failed reads** are transient and leave rubbish in the buffer. **Failed flushes** leave what they
-//!   should have covered visible, but about half of it is never made durable by a later flush.
-//! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the answer.
-//! - **Gone**: from some operation on everything fails, for a while or for the rest of the life. The
-//!   device then loses unflushed writes as in a power cut.
-//! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks or
-//!   makes them unreadable, on the cache device only ([`crate::config::Rot`]).
+//!   [`PowerStyle`] none survive, all survive, random, or random with rubbish in some units that
+//!   were not flushed.
+//! - **Failed writes** may have landed all the same, in part or wholly; what landed stays visible
+//!   and is never counted as complete by a flush of the same life.
+//! - **Failed reads** are transient and leave rubbish in the buffer. **Failed flushes** leave what
+//!   they should have covered visible, but about half of it is never made durable by a later flush,
+//!   nor by one that was under way at the same time.
+//! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the
+//!   answer.
+//! - **Gone**: from some operation on everything fails, for a while or for the rest of the life.
+//!   The device then loses unflushed writes as in a power cut.
+//! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks
+//!   or makes them unreadable, on the cache device only ([`crate::config::Rot`]).
 //! - Not modelled: writes that land after their failure was reported or at a wrong place, data that
 //!   changes back visibly after a failed flush, queues and bandwidth.
 
@@ -207,6 +210,12 @@ impl Device {
     #[must_use]
     pub fn was_gone(&self) -> bool {
         self.was_gone
+    }
+
+    /// Whether the device went and does not come back in this life.
+    #[must_use]
+    pub fn is_gone_for_good(&self) -> bool {
+        self.was_gone && self.faults.gone.is_some_and(|gone| gone.lasts_ns.is_none())
     }
 
     /// What is on the device.
@@ -393,7 +402,8 @@ impl Device {
         Ok(())
     }
 
-    /// The process or the power went: what was under way lands or not, and volatile writes stay or go.
+    /// The process or the power went: what was under way lands or not, and volatile writes stay or
+    /// go.
     pub fn lose(&mut self, loss: Loss, moment: u64) {
         let mut operations: Vec<_> = std::mem::take(&mut self.operations).into_iter().collect();
         self.random.shuffle(&mut operations);

@@ -1,10 +1,11 @@
 //! The simulator that judges the forebay engine.
 //!
-//! A seed becomes a world: a cache device and origins with volatile caches, clients and administrators,
-//! crashes and failures, all in virtual time. An oracle knows which content each sector may have. A run
-//! is a function of its seed and options; nothing here reads a clock.
+//! A seed becomes a world: a cache device and origins with volatile caches, clients and
+//! administrators, crashes and failures, all in virtual time. An oracle knows which content each
+//! sector may have. A run is a function of its seed and options; nothing here reads a clock.
 //!
-//! - [`run::run`] makes one run, [`hunt::hunt`] many, [`sweep`] fails or cuts at each operation in turn.
+//! - [`run::run`] makes one run, [`hunt::hunt`] many, [`sweep`] fails or cuts at each operation in
+//!   turn.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
 //!   `crash.rs` and `check.rs` what happens between and after.

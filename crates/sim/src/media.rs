@@ -1,8 +1,8 @@
 //! What is on a simulated device: for each block what is durable, and what was written since.
 //!
 //! Writes are never merged before a flush: each block keeps the list of its unflushed writes, and a
-//! power cut chooses among them. Content is shared and immutable, so that landing, flushing and losing
-//! a write move a pointer. See `device.rs` for the fault model that this serves.
+//! power cut chooses among them. Content is shared and immutable, so that landing, flushing and
+//! losing a write move a pointer. See `device.rs` for the fault model that this serves.
 
 use std::rc::Rc;
 

@@ -1,17 +1,18 @@
 //! What clients may see: for each sector of each volume the writes that could be its content.
 //!
-//! Moments are counted, not timed: each event gets the next number. A value is allowed for a read if
-//! its write was submitted before the reply, and no write that was acknowledged before the read was
-//! submitted came wholly after it. From this one rule follow the others:
+//! Moments are counted, not timed: each event gets the next number. A value is allowed for a read
+//! if its write was submitted before the reply, and no write that was acknowledged before the read
+//! was submitted came wholly after it. From this one rule follow the others:
 //!
 //! - a write under way, and one that failed, leaves old or new;
-//! - after process death nothing acknowledged may be missing; after a power cut, what was acknowledged
-//!   but not flushed counts as failed;
-//! - FLUSH covers what was acknowledged before it was submitted, FUA covers its own request; a FLUSH
-//!   or FUA that failed takes what was acknowledged and not flushed by then out of the promise;
+//! - after process death nothing acknowledged may be missing; after a power cut, what was
+//!   acknowledged but not flushed counts as failed;
+//! - FLUSH covers what was acknowledged before it was submitted, FUA covers its own request; a
+//!   FLUSH or FUA that failed takes what was acknowledged and not flushed by then out of the
+//!   promise;
 //! - a discard allows zeroes and every earlier value until the next write;
-//! - what the check reads counts as written at that moment, so that a block which changes later without
-//!   a write is found; and as flushed, if nobody wrote to it since the last crash.
+//! - what the check reads counts as written at that moment, so that a block which changes later
+//!   without a write is found; and as flushed, if nobody wrote to it since the last crash.
 
 use std::collections::BTreeSet;
 
@@ -70,8 +71,8 @@ pub enum History {
 pub enum Observed {
     /// Nothing.
     Once,
-    /// From now on it is the only value allowed, as if it had been written then; and flushed, if nobody
-    /// wrote to it since the last crash, since recovery makes durable what it found.
+    /// From now on it is the only value allowed, as if it had been written then; and flushed, if
+    /// nobody wrote to it since the last crash, since recovery makes durable what it found.
     Settled,
 }
 
@@ -90,7 +91,7 @@ enum Age {
     Old,
     /// It was written in this life, and every write succeeded.
     Young,
-    /// A write is under way or has failed.
+    /// A write has failed, or overlaps the read in time.
     Uncertain,
 }
 
@@ -367,7 +368,7 @@ impl Oracle {
                 return Err(self.mismatch(run.volume, sector, found, submitted));
             }
             if observed == Observed::Settled && !is_undefined {
-                match self.age(versions) {
+                match self.age(versions, submitted) {
                     Age::Uncertain => {}
                     Age::Young => young.push((sector, value)),
                     Age::Old => old.push((sector, value)),
@@ -378,11 +379,14 @@ impl Oracle {
         Ok(())
     }
 
-    /// How sure it is that what a sector holds is there to stay.
-    fn age(&self, versions: &[Version]) -> Age {
+    /// How sure it is that what a read found that was submitted at that moment is there to stay.
+    fn age(&self, versions: &[Version], submitted: u64) -> Age {
         let mut age = Age::Old;
         for version in versions {
             let write = &self.writes[version.write as usize];
+            if write.done > submitted {
+                return Age::Uncertain;
+            }
             if write.submitted > self.last_crash && write.kind != WriteKind::Recovered {
                 age = if write.acknowledged { Age::Young } else { return Age::Uncertain };
             }
@@ -406,9 +410,9 @@ impl Oracle {
         if !young.is_empty() {
             let write = self.push_recovered(run, now);
             for (sector, value) in young {
+                // No flush covers it: what it found is as durable as the write that it found.
                 self.append(run.volume, *sector, Version { write, value: *value });
             }
-            self.volumes[run.volume].unflushed.push(write);
         }
         self.tick();
     }

@@ -1,8 +1,8 @@
 //! Promise 4: the origin of an ordered volume alone is a state that a crash could have left.
 //!
-//! Such a state has a moment: everything flushed before it is there, and of what was submitted before
-//! it any part. It is enough to try the moments just before a flush completes, since between two of
-//! these only more becomes allowed; and each sector allows a few ranges of them.
+//! Such a state has a moment: everything flushed before it is there, and of what was submitted
+//! before it any part. It is enough to try the moments just before a flush completes, since between
+//! two of these only more becomes allowed; and each sector allows a few ranges of them.
 
 use forebay_engine::units::SECTOR_BYTES;
 
@@ -14,7 +14,8 @@ impl Oracle {
     /// Checks that the touched sectors, as `read` finds them, are one crash state of the volume.
     ///
     /// # Errors
-    /// If there is no moment at which all could have been so; names the sector that ruled out the last.
+    /// If there is no moment at which all could have been so; names the sector that ruled out the
+    /// last.
     pub fn check_crash_state(
         &self,
         volume: usize,
@@ -36,8 +37,8 @@ impl Oracle {
                 if !is_possible.contains(&true) {
                     let found = stamp::read(bytes);
                     let text = format!(
-                        "found {found} on the origin, possible in {ranges:?}; {before} of {} moments \
-                         were possible by the sectors before it",
+                        "found {found} on the origin, possible in {ranges:?}; {before} of {} \
+                         moments were possible by the sectors before it",
                         moments.len()
                     );
                     return Err(Mismatch { kind: "no crash state", sector, text });

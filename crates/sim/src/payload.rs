@@ -1,8 +1,9 @@
 //! Buffers of the simulated host, with a watch on how the engine uses them.
 //!
-//! Buffers hold real bytes. Host and engine count their references apart, so that a release too many
-//! by the engine is seen even while the host still holds the buffer. A freed buffer is scribbled over
-//! and its id is not given out again soon: what reads it later finds rubbish, what names it panics.
+//! Buffers hold real bytes. Host and engine count their references apart, so that a release too
+//! many by the engine is seen even while the host still holds the buffer. A freed buffer is
+//! scribbled over and its id is not given out again soon: what reads it later finds rubbish, what
+//! names it panics.
 
 use forebay_engine::format::crc32c;
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
@@ -10,8 +11,8 @@ use forebay_engine::units::{BLOCK_BYTES, Crc32c, SECTOR_BYTES};
 
 use crate::random::Random;
 
-/// Most buffers at once; the lower bits of a [`BufferId`] are the slot, the upper ones say how often
-/// the slot was used.
+/// Most buffers at once; the lower bits of a [`BufferId`] are the slot, the upper ones say how
+/// often the slot was used.
 const SLOT_BITS: u32 = 16;
 /// Most powers of two of a block that one buffer may have (32 MiB and the blocks around it).
 const SIZE_CLASSES: usize = 15;

@@ -1,8 +1,8 @@
 //! The only source of chance: xoshiro256++, seeded by splitmix64.
 //!
 //! A run is a function of its seed. Nothing here reads a clock or an address, and each part of the
-//! world draws from a generator of its own ([`Random::fork`]), so that a change in one part disturbs
-//! the others as little as possible.
+//! world draws from a generator of its own ([`Random::fork`]), so that a change in one part
+//! disturbs the others as little as possible.
 
 use std::ops::RangeInclusive;
 

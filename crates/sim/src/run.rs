@@ -1,4 +1,5 @@
-//! A run: a seed becomes a world, the world lives several times, and the last life is checked in full.
+//! A run: a seed becomes a world, the world lives several times, and the last life is checked in
+//! full.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -354,8 +355,8 @@ impl World<'_> {
         self.stop()
     }
 
-    /// No failures and no crash: everything must be there, before and after a clean stop, and at the
-    /// end on the origins alone.
+    /// No failures and no crash: everything must be there, before and after a clean stop, and at
+    /// the end on the origins alone.
     fn last_life(&mut self) -> Result<(), Halt> {
         let number = self.config.lives;
         self.start_life(Life { number, ..Life::default() }, LifeFaults::None)?;

@@ -1,7 +1,7 @@
 //! What stands in a sector: a stamp that says which write it belongs to, and where it should be.
 //!
-//! All 64 words of a sector follow from the first two, so a sector that holds parts of two writes, a
-//! sector at a wrong place, and rubbish are each recognized from the bytes alone.
+//! All 64 words of a sector follow from the first two, so a sector that holds parts of two writes,
+//! a sector at a wrong place, and rubbish are each recognized from the bytes alone.
 
 use forebay_engine::units::SECTOR_BYTES;
 

@@ -1,6 +1,8 @@
-//! Sweeps: one small run again and again, with a failure or a crash at one operation after the other.
+//! Sweeps: one small run again and again, with a failure or a crash at one operation after the
+//! other.
 //!
-//! The run is the same until that operation, so a sweep visits every state that the run goes through.
+//! The run is the same until that operation, so a sweep visits every state that the run goes
+//! through.
 
 use crate::run::{Outcome, Plan, RunOptions, run_with};
 use crate::under_test::Launch;
@@ -41,8 +43,8 @@ impl Sweep {
     }
 }
 
-/// Runs with N = 0, `stride`, twice `stride`, ... until the run of `seed` has no Nth operation. Answers
-/// the number of runs, or the first that went wrong.
+/// Runs with N = 0, `stride`, twice `stride`, ... until the run of `seed` has no Nth operation.
+/// Answers the number of runs, or the first that went wrong.
 ///
 /// # Errors
 /// The first outcome with a violation.

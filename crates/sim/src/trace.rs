@@ -1,7 +1,7 @@
 //! What happened: the last few hundred events of a run, or all of them.
 //!
-//! Notes are plain values and become text only when somebody reads them, so that tracing costs next to
-//! nothing in the runs that find nothing.
+//! Notes are plain values and become text only when somebody reads them, so that tracing costs next
+//! to nothing in the runs that find nothing.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -1,7 +1,8 @@
 //! What clients ask for: a random mixture whose weights are random themselves.
 //!
-//! Each seed switches kinds of operations, sizes and places on and off, so that some runs write nothing
-//! but small overlapping pieces and others stream, and rare combinations are not drowned by common ones.
+//! Each seed switches kinds of operations, sizes and places on and off, so that some runs write
+//! nothing but small overlapping pieces and others stream, and rare combinations are not drowned by
+//! common ones.
 
 use forebay_engine::request::Durability;
 use forebay_engine::units::SECTOR_BYTES;
@@ -87,7 +88,8 @@ pub struct Mixture {
 }
 
 impl Mixture {
-    /// A mixture with random weights; `logical_bytes` is the smallest unit that clients may address.
+    /// A mixture with random weights; `logical_bytes` is the smallest unit that clients may
+    /// address.
     pub fn new(random: &mut Random) -> Mixture {
         let mut switch = |weight: u32, percent: u64| {
             if random.percent(percent) { weight * (1 + random.below(4) as u32) } else { 0 }

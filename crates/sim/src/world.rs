@@ -1,9 +1,10 @@
 //! One engine, its devices and its clients in virtual time.
 //!
 //! Everything that happens is an entry of the agenda: operations of devices, clients that become
-//! active, saved host state. A step takes what is due, in random order where times are close, hands it
-//! to the engine, and polls until the engine wants nothing more. Other files add what clients
-//! (`client.rs`) and administrators (`administrator.rs`) do, and how lives end and begin (`crash.rs`).
+//! active, saved host state. A step takes what is due, in random order where times are close, hands
+//! it to the engine, and polls until the engine wants nothing more. Other files add what clients
+//! (`client.rs`) and administrators (`administrator.rs`) do, and how lives end and begin
+//! (`crash.rs`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -36,6 +37,9 @@ const COMMAND_NS_MAX: u64 = 600_000_000_000;
 /// Both are this much longer in a life with failures, where the engine waits and tries again.
 const FAULT_PATIENCE: u64 = 10;
 
+/// Lines of the engine's own account of what waits that go into a message.
+const WAITING_LINES_MAX: usize = 40;
+
 /// Something that must not happen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
@@ -48,7 +52,7 @@ pub struct Violation {
 /// Why the world stopped.
 #[derive(Debug)]
 pub(crate) enum Halt {
-    /// As planned.
+    /// As planned, or because nothing else can end the life.
     Crash,
     /// The engine refused the cache device, for a reason that the run gave it.
     Refused,
@@ -279,11 +283,13 @@ impl<'a> World<'a> {
     fn describe_waiting(&self) -> String {
         let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
         let waiting = self.engine.as_ref().map(|engine| engine.describe_waiting());
+        let waiting = waiting.unwrap_or_default();
+        let lines: Vec<&str> = waiting.lines().take(WAITING_LINES_MAX).collect();
         format!(
             "{} requests and {} commands wait; status {status:?}\n{}",
             self.clients.in_flight(),
             self.administrator.in_flight(),
-            waiting.unwrap_or_default()
+            lines.join("\n")
         )
     }
 
@@ -355,6 +361,10 @@ impl<'a> World<'a> {
         if let Some((id, since)) = self.clients.oldest()
             && self.now - since > REQUEST_NS_MAX * patience
         {
+            // A write may wait for room as long as nothing can be written back.
+            if self.volumes.iter().any(|volume| volume.origin.is_gone_for_good()) {
+                return Err(Halt::Crash);
+            }
             let text = format!("{}; {}", self.clients.describe(id), self.describe_waiting());
             return violation("stuck: a request is not answered", text);
         }

@@ -1,20 +1,24 @@
-//! A pass-through engine without a cache: the smallest thing that keeps the promises of writethrough.
+//! A pass-through engine without a cache: the smallest thing that keeps the promises of
+//! writethrough.
 //!
-//! It shows that the world, the devices and the oracle let a right engine pass, and, with a [`Fault`],
-//! that they catch a wrong one. It is not a model of the real engine.
+//! It shows that the world, the devices and the oracle let a right engine pass, and, with a
+//! [`Fault`], that they catch a wrong one. It is not a model of the real engine.
+
+mod commands;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{Command, CommandError, CommandId, Event};
-use forebay_engine::format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::format::superblock::Superblock;
 use forebay_engine::io::{Device, Io, IoId, IoKind, IoResult, Slices};
-use forebay_engine::options::{CacheFacts, CacheMode, OriginOpening};
+use forebay_engine::options::{CacheFacts, OriginOpening};
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::{Durability, Reply, Request, RequestError, RequestKind, Served};
 use forebay_engine::status::{SetStatus, VolumeStatus};
 use forebay_engine::units::{Time, VolumeSlot};
 
+use self::commands::{Update, volume_of};
 use crate::under_test::UnderTest;
 
 const BLOCK: u64 = 4096;
@@ -81,19 +85,8 @@ struct Task {
     request: Request,
     stage: Stage,
     scratch: Option<BufferId>,
-}
-
-/// A command that waits until something is durable: origins, the volume table.
-struct Update {
-    command: CommandId,
-    slot: Option<VolumeSlot>,
-    /// The volume of the command.
-    volume: Option<VolumeSlot>,
-    buffer: Option<BufferId>,
-    /// Operations still to be done, one after the other.
-    left: VecDeque<(Device, IoKind)>,
-    /// The table to go back to if one fails.
-    before: Superblock,
+    /// Flushes that had failed when it began.
+    failed_flushes: u64,
 }
 
 /// See the top of the file.
@@ -109,8 +102,12 @@ pub struct Reference {
     /// Slots whose origin is not open.
     missing: BTreeSet<u16>,
     is_stopping: bool,
+    /// Whether the copy of the superblock may be torn: then it is written first, not the good one.
+    is_copy_doubtful: bool,
     is_retry_due: bool,
     now: Time,
+    /// A flush that fails takes with it what completed before, also from under flushes of others.
+    failed_flushes: u64,
     /// Requests answered before their time.
     early: BTreeSet<u64>,
     outbox: VecDeque<Io>,
@@ -155,7 +152,9 @@ impl Reference {
             commands: VecDeque::new(),
             update: None,
             is_stopping: false,
+            is_copy_doubtful: false,
             is_retry_due: false,
+            failed_flushes: 0,
             now,
             early: BTreeSet::new(),
             replies: VecDeque::new(),
@@ -229,7 +228,8 @@ impl Reference {
         let changes =
             matches!(request.kind, RequestKind::Write { .. } | RequestKind::WriteZeroes { .. });
         let needs_old = changes && !self.is_whole(&request);
-        let mut task = Task { request, stage: Stage::Transfer, scratch: None };
+        let failed_flushes = self.failed_flushes;
+        let mut task = Task { request, stage: Stage::Transfer, scratch: None, failed_flushes };
         if needs_old {
             let Some(buffer) = payload.allocate(length as usize) else {
                 self.is_retry_due = true;
@@ -336,7 +336,10 @@ impl Reference {
     fn on_task_io_complete(&mut self, id: u64, result: IoResult, payload: &mut dyn Payload) {
         let task = self.tasks.get_mut(&id).expect("its operation was under way");
         let request = task.request;
-        if result.is_err() && self.fault != Fault::HidesErrors {
+        let is_flush = task.stage == Stage::Flush || request.kind == RequestKind::Flush;
+        let was_overtaken = is_flush && task.failed_flushes < self.failed_flushes;
+        self.failed_flushes += u64::from(is_flush && result.is_err());
+        if (result.is_err() || was_overtaken) && self.fault != Fault::HidesErrors {
             return self.finish(request, Err(RequestError::Io), payload);
         }
         match task.stage {
@@ -400,135 +403,6 @@ impl Reference {
         self.replies.push_back(Reply { id: request.id, result, served: Served::Origin });
     }
 
-    fn next_command(&mut self, payload: &mut dyn Payload) {
-        if self.update.is_some() {
-            return;
-        }
-        let Some((id, command)) = self.commands.front().cloned() else { return };
-        self.is_stopping |= command == Command::Stop;
-        let must_wait = match command {
-            Command::Stop => !self.tasks.is_empty() || !self.waiting.is_empty(),
-            Command::Detach { volume } => {
-                let tasks = self.tasks.values().map(|task| &task.request);
-                tasks.chain(&self.waiting).any(|request| request.volume == volume)
-            }
-            _ => false,
-        };
-        if must_wait {
-            return;
-        }
-        self.commands.pop_front();
-        self.is_retry_due |= !self.commands.is_empty();
-        let before = self.superblock.clone();
-        let mut left = self.flushes_for(&command);
-        let mut buffer = None;
-        let changed = self.change_table(&command);
-        if let Ok(TableChange::To(_)) = changed {
-            buffer = payload.allocate(SUPERBLOCK_BYTES);
-            let Some(buffer) = buffer else {
-                self.superblock = before;
-                return self.complete(id, Err(CommandError::Busy));
-            };
-            left.extend(self.table_writes(buffer, payload));
-        }
-        let slot = match changed {
-            Err(error) => return self.complete(id, Err(error)),
-            Ok(TableChange::None) => None,
-            Ok(TableChange::To(slot)) => slot,
-        };
-        let volume = volume_of(&command);
-        self.update = Some(Update { command: id, slot, volume, buffer, left, before });
-        self.continue_update(payload);
-    }
-
-    /// Drain, detach and stop answer when what clients wrote is durable.
-    fn flushes_for(&mut self, command: &Command) -> VecDeque<(Device, IoKind)> {
-        match command {
-            Command::Drain { volume } | Command::Detach { volume } => {
-                let exists = self.superblock.volume(*volume).is_some();
-                exists.then_some((Device::Origin(*volume), IoKind::Flush)).into_iter().collect()
-            }
-            Command::Stop => {
-                let slots = self.superblock.slots().map(|(slot, _)| slot);
-                let served = slots.filter(|slot| !self.missing.contains(&slot.0));
-                served.map(|slot| (Device::Origin(slot), IoKind::Flush)).collect()
-            }
-            _ => VecDeque::new(),
-        }
-    }
-
-    fn change_table(&mut self, command: &Command) -> Result<TableChange, CommandError> {
-        let (slot, mode) = match command {
-            Command::Attach { volume, .. } => {
-                let added = self.superblock.add_volume(volume);
-                let slot = added.map_err(|_| CommandError::NameTaken)?;
-                return Ok(TableChange::To(Some(slot)));
-            }
-            Command::Detach { volume } => {
-                if self.superblock.volume(*volume).is_none() {
-                    return Err(CommandError::NoSuchVolume);
-                }
-                self.superblock.volumes[usize::from(volume.0)] = None;
-                return Ok(TableChange::To(None));
-            }
-            Command::SetMode { volume, mode } => (volume, *mode),
-            Command::Drain { volume } => (volume, CacheMode::Writethrough),
-            _ => return Ok(TableChange::None),
-        };
-        let entry = self.superblock.volumes.get_mut(usize::from(slot.0));
-        let entry = entry.and_then(Option::as_mut).ok_or(CommandError::NoSuchVolume)?;
-        entry.mode = mode;
-        Ok(TableChange::To(None))
-    }
-
-    /// One place, a flush, the other place, a flush: at every moment one place is whole.
-    fn table_writes(
-        &mut self,
-        buffer: BufferId,
-        payload: &mut dyn Payload,
-    ) -> VecDeque<(Device, IoKind)> {
-        self.superblock.serial += 1;
-        let range = range(buffer, 0, SUPERBLOCK_BYTES as u64);
-        payload.metadata_mut(range).copy_from_slice(&self.superblock.encode());
-        if self.fault == Fault::ForgetsTable {
-            return VecDeque::new();
-        }
-        let write = |offset_bytes| IoKind::Write { offset_bytes, slices: Slices::One(range) };
-        let copy_offset = self.superblock.geometry.copy_offset;
-        [write(0), IoKind::Flush, write(copy_offset), IoKind::Flush]
-            .map(|kind| (Device::Cache, kind))
-            .into()
-    }
-
-    fn continue_update(&mut self, payload: &mut dyn Payload) {
-        let Some(update) = &mut self.update else { return };
-        if let Some((device, kind)) = update.left.pop_front() {
-            self.last_io += 1;
-            self.ios.insert(self.last_io, None);
-            self.outbox.push_back(Io { id: IoId(self.last_io), device, kind });
-            return;
-        }
-        self.end_update(Ok(()), payload);
-    }
-
-    fn end_update(&mut self, result: Result<(), CommandError>, payload: &mut dyn Payload) {
-        let update = self.update.take().expect("it was under way");
-        if let Some(buffer) = update.buffer {
-            payload.release(buffer);
-        }
-        if self.is_stopping
-            && let Some((_, _, buffer)) = self.remembered.take()
-        {
-            payload.release(buffer);
-        }
-        if result.is_err() {
-            // The new table may have reached the device: the next one must win over it.
-            self.superblock = Superblock { serial: self.superblock.serial, ..update.before };
-        }
-        self.is_retry_due |= !self.commands.is_empty();
-        self.complete(update.command, result.map(|()| update.slot));
-    }
-
     fn complete(&mut self, command: CommandId, result: Result<Option<VolumeSlot>, CommandError>) {
         self.events.push_back(Event::CommandComplete { command, result });
     }
@@ -562,7 +436,10 @@ impl UnderTest for Reference {
         match self.ios.remove(&id.0).expect("it was under way") {
             Some(request) => self.on_task_io_complete(request, result, payload),
             None if result.is_ok() => self.continue_update(payload),
-            None => self.end_update(Err(CommandError::CacheFailed), payload),
+            None => {
+                self.failed_flushes += 1;
+                self.end_update(Err(CommandError::CacheFailed), payload);
+            }
         }
         self.start_waiting(payload);
         self.next_command(payload);
@@ -622,25 +499,6 @@ impl UnderTest for Reference {
 
     fn volume_status(&self, _: Time, _: VolumeSlot) -> Option<VolumeStatus> {
         None
-    }
-}
-
-/// What a command does to the volume table.
-enum TableChange {
-    /// Nothing.
-    None,
-    /// It changes; the slot is that of a new volume.
-    To(Option<VolumeSlot>),
-}
-
-fn volume_of(command: &Command) -> Option<VolumeSlot> {
-    match command {
-        Command::Detach { volume }
-        | Command::SetMode { volume, .. }
-        | Command::Drain { volume }
-        | Command::Invalidate { volume }
-        | Command::SetVolume { volume, .. } => Some(*volume),
-        Command::Attach { .. } | Command::SetCacheSet { .. } | Command::Stop => None,
     }
 }
 
