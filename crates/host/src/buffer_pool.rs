@@ -2,13 +2,13 @@
 //!
 //! The region has two shares, the engine's and the clients', each with an allocator of its own, so
 //! neither can take or fragment what is the other's. A buffer's id is its first 4 KiB unit in the
-//! region, so finding its memory is one multiplication. Behind the shares lies a stretch of zeroes that
-//! nobody writes, for devices that cannot write zeroes themselves.
+//! region, so finding its memory is one multiplication. Behind the shares lies a stretch of zeroes
+//! that nobody writes, for devices that cannot write zeroes themselves.
 //!
 //! Invariants: a unit that starts a buffer has a reference count above zero, all others have zero;
-//! every range handed in lies within its buffer's memory. Small buffers that were just freed are kept
-//! aside and handed out again first: their memory is still in the processor's cache, and the allocator
-//! need not merge and split for each request.
+//! every range handed in lies within its buffer's memory. Small buffers that were just freed are
+//! kept aside and handed out again first: their memory is still in the processor's cache, and the
+//! allocator need not merge and split for each request.
 //!
 //! What the pool does not know: who writes to a buffer when. The engine's contract (see
 //! [`Payload`]) and the front ends keep transfers and accesses to the same bytes apart.
@@ -86,8 +86,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` and is unmapped once. The ring, which may name it, is
-        // dropped before the pool in `Shard::run`.
+        // SAFETY: the mapping was made by `map` and is unmapped once. The ring, which may name it,
+        // is dropped before the pool in `Shard::run`.
         let result = unsafe { munmap(self.mapping.as_ptr().cast(), self.mapping_bytes) };
         assert!(result.is_ok(), "an own mapping can be unmapped");
     }

@@ -1,7 +1,8 @@
 //! How the operator names a device: a path, or a path behind a prefix that makes it slow.
 //!
-//! The grammar is that of [`forebay_device_model::DeviceSpec`] (`PATH`, `hdd:PATH`, `iops:250:PATH`,
-//! ...). The text of a spec is what goes into the volume table, so it is kept as it was written.
+//! The grammar is that of [`forebay_device_model::DeviceSpec`] (`PATH`, `hdd:PATH`,
+//! `iops:250:PATH`, ...). The text of a spec is what goes into the volume table, so it is kept as
+//! it was written.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,8 +1,8 @@
 //! Where clients connect: addresses, and the sockets bound to them.
 //!
 //! A Unix socket is made for its owner alone and removed when the listener goes; a stale one is
-//! removed before, but only after nobody answered on it. TCP has no authentication of its own, so it
-//! binds to the loopback address unless another address is written out.
+//! removed before, but only after nobody answered on it. TCP has no authentication of its own, so
+//! it binds to the loopback address unless another address is written out.
 
 use std::fmt;
 use std::io;

@@ -78,8 +78,8 @@ pub fn read_superblock(path: &Path) -> Result<Superblock, OfflineError> {
     read_superblock_from(&file, path)
 }
 
-/// Reads the superblock through an open file. The copy lies where the first region says, or, if that
-/// one is unreadable, at the end of the device.
+/// Reads the superblock through an open file. The copy lies where the first region says, or, if
+/// that one is unreadable, at the end of the device.
 pub(crate) fn read_superblock_from(file: &File, path: &Path) -> Result<Superblock, OfflineError> {
     let failed = |what, source| OfflineError::Io { path: path.to_owned(), what, source };
     let device_bytes = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))
@@ -129,7 +129,8 @@ pub fn write_superblock(
     bytes.copy_from_slice(&encoded);
     for offset in [0, superblock.geometry.copy_offset] {
         device.file().write_all_at(&bytes, offset).map_err(|source| failed("write", source))?;
-        // The second place is written only when the first is durable, or a power cut could tear both.
+        // The second place is written only when the first is durable, or a power cut could tear
+        // both.
         device.file().sync_data().map_err(|source| failed("flush", source))?;
     }
     Ok(())
@@ -178,8 +179,8 @@ fn write_first_checkpoint(
         source,
     };
     let geometry = &superblock.geometry;
-    // What an earlier set left in the areas carries another identity and is void; zeroes say so more
-    // plainly to whoever looks at the device.
+    // What an earlier set left in the areas carries another identity and is void; zeroes say so
+    // more plainly to whoever looks at the device.
     let areas = geometry.checkpoint_offset..geometry.segments_offset;
     fill(device.file(), areas.start, areas.end, &mut |_| {}).map_err(failed)?;
     let encoded = Checkpoint::empty(geometry).encode(&superblock.set_id, geometry);

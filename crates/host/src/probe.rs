@@ -1,9 +1,9 @@
 //! What a device is, and whether it is free to be used.
 //!
-//! Facts come from the device itself, from sysfs and from a trial read; they are taken once, when the
-//! device is opened. A device that somebody else uses is refused: the checks here look for mounts,
-//! swap, loop devices and holders, and for signatures of other owners; the lock that keeps a second
-//! process out is taken in [`crate::device`] on the descriptor that does the I/O.
+//! Facts come from the device itself, from sysfs and from a trial read; they are taken once, when
+//! the device is opened. A device that somebody else uses is refused: the checks here look for
+//! mounts, swap, loop devices and holders, and for signatures of other owners; the lock that keeps
+//! a second process out is taken in [`crate::device`] on the descriptor that does the I/O.
 
 use std::fs::{self, File};
 use std::io;
@@ -225,7 +225,8 @@ fn find_user(identity: Identity) -> Option<DeviceUser> {
         found == Some(identity)
             || matches!(found, Some(Identity::BlockDevice(number)) if numbers.contains(&number))
     };
-    // A /proc or /sys that cannot be read tells nothing; the exclusive open and the lock still hold.
+    // A /proc or /sys that cannot be read tells nothing; the exclusive open and the lock still
+    // hold.
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let names: Vec<String> = numbers.iter().map(|number| major_minor(*number)).collect();
     for line in mounts.lines() {
@@ -322,8 +323,8 @@ fn size_of(file: &File, path: &Path) -> Result<u64, OpenError> {
     })
 }
 
-/// Takes the facts of an open device. `file_block_bytes` is the unit in which direct I/O was found to
-/// work, if it is a file.
+/// Takes the facts of an open device. `file_block_bytes` is the unit in which direct I/O was found
+/// to work, if it is a file.
 pub(crate) fn take_facts(
     file: &File,
     path: &Path,

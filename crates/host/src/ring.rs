@@ -1,10 +1,10 @@
 //! Ownership of the one io_uring of a shard: submission, waiting, completions, wake-ups.
 //!
-//! What is submitted carries a [`Token`], and its completion brings the token back; the loop dispatches
-//! on it. Timers are the loop's deadline, handed to [`Ring::wait`]: the kernel's own wait takes a
-//! timeout, so a timer costs no submission. Devices are registered files, the payload memory is a
-//! registered buffer region; where the kernel or a limit refuses that, plain descriptors and buffers
-//! are used and the ring says so once.
+//! What is submitted carries a [`Token`], and its completion brings the token back; the loop
+//! dispatches on it. Timers are the loop's deadline, handed to [`Ring::wait`]: the kernel's own
+//! wait takes a timeout, so a timer costs no submission. Devices are registered files, the payload
+//! memory is a registered buffer region; where the kernel or a limit refuses that, plain
+//! descriptors and buffers are used and the ring says so once.
 //!
 //! Invariants: every entry that was accepted is submitted, in order (a full queue is submitted
 //! first, and what still finds no room waits in a backlog); at most one wake-up poll is armed. The
@@ -24,6 +24,10 @@ use thiserror::Error;
 const SUBMISSION_ENTRIES: u32 = 1024;
 /// Entries of the completion queue: all that may be in flight without the kernel's overflow list.
 const COMPLETION_ENTRIES: u32 = 8192;
+/// The same for users who may lock only little memory (64 KiB is the kernel's own default): slower
+/// when busy, since more calls are needed, but just as correct.
+const SMALL_SUBMISSION_ENTRIES: u32 = 128;
+const SMALL_COMPLETION_ENTRIES: u32 = 512;
 /// Slots for registered files. Devices only, so it bounds volumes and bare exports together.
 pub(crate) const FILE_SLOTS: u32 = 512;
 /// Largest buffer that the kernel registers in one piece.
@@ -87,8 +91,9 @@ pub(crate) struct Completion {
 pub enum RingError {
     /// The kernel refuses io_uring.
     #[error(
-        "io_uring cannot be set up: {source}; it needs Linux 5.19 or later and \
-         /proc/sys/kernel/io_uring_disabled must not forbid it"
+        "io_uring cannot be set up: {source}; it needs Linux 5.19 or later, \
+         /proc/sys/kernel/io_uring_disabled must not forbid it, \
+         and RLIMIT_MEMLOCK must allow 64 KiB"
     )]
     Setup {
         /// What the kernel said.
@@ -185,7 +190,8 @@ impl Ring {
     /// Registers the payload memory. Returns whether fixed-buffer operations may be used.
     ///
     /// # Safety
-    /// `start..start + bytes` must be mapped, private to this process, and stay so while the ring lives.
+    /// `start..start + bytes` must be mapped, private to this process, and stay so while the ring
+    /// lives.
     pub(crate) unsafe fn register_buffers(&mut self, start: *mut u8, bytes: usize) -> bool {
         assert!(!self.has_buffers);
         let pieces: Vec<libc::iovec> = (0..bytes)
@@ -195,7 +201,8 @@ impl Ring {
                 iov_len: REGISTERED_BUFFER_BYTES_MAX.min(bytes - offset),
             })
             .collect();
-        // SAFETY: the caller vouches for the memory; the array of pieces is only read during the call.
+        // SAFETY: the caller vouches for the memory; the array of pieces is only read during the
+        // call.
         let result = unsafe { self.uring.submitter().register_buffers(&pieces) };
         self.has_buffers = result.is_ok();
         if let Err(error) = result {
@@ -273,8 +280,8 @@ impl Ring {
     pub(crate) fn arm_wake_up(&mut self, wake_up: &WakeUp) {
         let descriptor = Fd(wake_up.as_fd().as_raw_fd());
         let entry = opcode::PollAdd::new(descriptor, libc::POLLIN as u32).build();
-        // SAFETY: a poll names no memory. The descriptor outlives the ring in `Shard`; if it did not,
-        // the poll would fail with an error, not touch memory.
+        // SAFETY: a poll names no memory. The descriptor outlives the ring in `Shard`; if it did
+        // not, the poll would fail with an error, not touch memory.
         unsafe { self.push(Token::WakeUp, entry) };
     }
 
@@ -328,26 +335,39 @@ impl Ring {
     }
 }
 
-/// The newest set of flags that this kernel knows. `SINGLE_ISSUER` and `DEFER_TASKRUN` (6.1) run
-/// completion work only when the loop asks for it, in batches; `COOP_TASKRUN` (5.19) at least spares
-/// interrupts of the loop.
+/// A ring of the usual size, or a small one if that much memory may not be locked.
 fn build_uring() -> io::Result<IoUring> {
+    match build_uring_of(SUBMISSION_ENTRIES, COMPLETION_ENTRIES) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+            tracing::warn!(
+                "RLIMIT_MEMLOCK is too low for an io_uring of the usual size; using a small one"
+            );
+            build_uring_of(SMALL_SUBMISSION_ENTRIES, SMALL_COMPLETION_ENTRIES)
+        }
+        other => other,
+    }
+}
+
+/// The newest set of flags that this kernel knows. `SINGLE_ISSUER` and `DEFER_TASKRUN` (6.1) run
+/// completion work only when the loop asks for it, in batches; `COOP_TASKRUN` (5.19) at least
+/// spares interrupts of the loop.
+fn build_uring_of(submissions: u32, completions: u32) -> io::Result<IoUring> {
     let base = || {
         let mut builder = IoUring::builder();
-        builder.dontfork().setup_clamp().setup_cqsize(COMPLETION_ENTRIES).setup_submit_all();
+        builder.dontfork().setup_clamp().setup_cqsize(completions).setup_submit_all();
         builder
     };
     let mut newest = base();
     newest.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
-    if let Ok(uring) = newest.build(SUBMISSION_ENTRIES) {
+    if let Ok(uring) = newest.build(submissions) {
         return Ok(uring);
     }
     let mut older = base();
     older.setup_coop_taskrun().setup_taskrun_flag();
-    if let Ok(uring) = older.build(SUBMISSION_ENTRIES) {
+    if let Ok(uring) = older.build(submissions) {
         return Ok(uring);
     }
-    base().build(SUBMISSION_ENTRIES)
+    base().build(submissions)
 }
 
 #[cfg(test)]

@@ -40,7 +40,8 @@ pub enum OriginError {
     },
     /// Its sectors are larger than the unit that clients were promised.
     #[error(
-        "{device} has logical blocks of {found_bytes} bytes, but its volume promises {promised_bytes}"
+        "{device} has logical blocks of {found_bytes} bytes, but its volume promises \
+         {promised_bytes}"
     )]
     LogicalBlock {
         /// The origin.
@@ -138,7 +139,8 @@ impl OpenedSet {
     /// stays out of service, see [`OpenedSet::unavailable`]; its data is kept.
     ///
     /// # Errors
-    /// If the cache device cannot be opened, is damaged or truncated, or the state file cannot be read.
+    /// If the cache device cannot be opened, is damaged or truncated, or the state file cannot be
+    /// read.
     pub fn open(cache: &DeviceSpec, options: &SetOptions) -> Result<OpenedSet, SetError> {
         let device = OpenedDevice::open_cache(cache)?;
         let superblock = read_superblock_from(device.file(), cache.path())?;

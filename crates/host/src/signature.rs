@@ -2,14 +2,16 @@
 //!
 //! A table of offsets and magic numbers, read in two pieces of the device: its first 512 KiB and
 //! its last 128 KiB. It answers the question "does this device belong to somebody", not "which
-//! version of what is it": one signature per owner is enough. `blkid` knows more; it may be missing.
+//! version of what is it": one signature per owner is enough. `blkid` knows more; it may be
+//! missing.
 
 use std::fs::File;
 use std::io;
 
 /// Bytes read at the start: covers the first two labels of ZFS.
 const HEAD_BYTES: u64 = 512 * 1024;
-/// Bytes read at the end: covers the superblock of md 0.90, which lies 64 to 128 KiB before the end.
+/// Bytes read at the end: covers the superblock of md 0.90, which lies 64 to 128 KiB before the
+/// end.
 const TAIL_BYTES: u64 = 128 * 1024;
 
 /// A signature that was found.
@@ -50,8 +52,8 @@ const fn in_place(place: Place, owner: &'static str, magic: &'static [u8]) -> Si
     Signature { owner, place, magic }
 }
 
-/// Sources: the formats' own headers in the Linux kernel, and their manuals for the others. The more
-/// telling come first: many boot sectors also carry the MBR's two bytes.
+/// Sources: the formats' own headers in the Linux kernel, and their manuals for the others. The
+/// more telling come first: many boot sectors also carry the MBR's two bytes.
 const SIGNATURES: &[Signature] = &[
     at(8, "forebay cache device", &forebay_engine::format::superblock::MAGIC),
     at(0x438, "ext2, ext3 or ext4", b"\x53\xef"),

@@ -1,8 +1,8 @@
 //! Makes a fast file behave like a hard disk or a throttled volume.
 //!
-//! The real transfer runs at once; its completion is held back until the model says that the modelled
-//! device would be done. So the data path is the real one, and only the clock differs. A transfer that
-//! is slower than its model completes when it is done.
+//! The real transfer runs at once; its completion is held back until the model says that the
+//! modelled device would be done. So the data path is the real one, and only the clock differs. A
+//! transfer that is slower than its model completes when it is done.
 
 use forebay_device_model::{Model, ModelDevice, Request, RequestKind, Token};
 use forebay_engine::io::{IoKind, IoResult};

@@ -1,9 +1,10 @@
 //! The host state file: what must survive the loss of a cache device (rule 10 of the design).
 //!
-//! One small JSON file per cache set in a state directory. It tells a later start, which may find no
-//! cache device or an old one, that dirty data may exist only there, or that a volume was written
-//! without its cache. It is replaced as a whole: written under a temporary name, synced, renamed, and
-//! the directory synced, so that a crash leaves the old or the new content and never a mix.
+//! One small JSON file per cache set in a state directory. It tells a later start, which may find
+//! no cache device or an old one, that dirty data may exist only there, or that a volume was
+//! written without its cache. It is replaced as a whole: written under a temporary name, synced,
+//! renamed, and the directory synced, so that a crash leaves the old or the new content and never a
+//! mix.
 //!
 //! Saving is synchronous and takes as long as two flushes of the disk below. The loop waits for it:
 //! it happens when a volume begins to be dirty and when the table changes, not with requests.

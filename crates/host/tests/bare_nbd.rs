@@ -187,10 +187,8 @@ fn fio_verifies_what_it_wrote() {
 #[test]
 fn tcp_on_a_port_of_the_kernels_choice() {
     let disk = Disk::new(MIB);
-    let options = ShardOptions {
-        listen: vec!["tcp:0".parse().unwrap()],
-        ..ShardOptions::default()
-    };
+    let options =
+        ShardOptions { listen: vec!["tcp:0".parse().unwrap()], ..ShardOptions::default() };
     let bare = vec![disk.export(Access::ReadWrite)];
     let server = Server::start_with(disk.path(), options, None, bare);
     let Some(ListenAddress::Tcp(address)) = server.addresses.get(1) else { panic!("no address") };

@@ -19,8 +19,9 @@ use crate::probe::{
     take_facts,
 };
 
-/// How often a held lock is asked for, and the pause between: two seconds in all. Measured: the kernel
-/// gives the lock of a killed process back after 20 to 60 ms if no transfer hangs.
+/// How often a held lock is asked for, and the pause between: two seconds in all. Measured: the
+/// kernel gives the lock of a process killed under load back after 35 to 45 ms, if no transfer
+/// hangs.
 const LOCK_ATTEMPTS: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -222,9 +223,9 @@ fn open_direct(path: &Path, role: Role) -> Result<File, OpenError> {
 
 /// Locks the file for as long as it is open.
 ///
-/// A process that was killed holds its lock until the kernel has ended its transfers. That is what the
-/// lock is for: we must not start while they can still land. So a held lock is asked for again for a
-/// while, before somebody alive is assumed behind it.
+/// A process that was killed holds its lock until the kernel has ended its transfers. That is what
+/// the lock is for: we must not start while they can still land. So a held lock is asked for again
+/// for a while, before somebody alive is assumed behind it.
 fn lock(file: &File, path: &Path, role: Role) -> Result<(), OpenError> {
     let operation = match role {
         Role::BareReadOnly => FlockOperation::NonBlockingLockShared,
@@ -243,8 +244,8 @@ fn lock(file: &File, path: &Path, role: Role) -> Result<(), OpenError> {
     Err(OpenError::Locked { path: path.to_owned() })
 }
 
-/// The unit in which direct I/O works on this file: found by trying, since file systems on disks with
-/// 4 KiB sectors refuse less and older kernels have no call that tells.
+/// The unit in which direct I/O works on this file: found by trying, since file systems on disks
+/// with 4 KiB sectors refuse less and older kernels have no call that tells.
 fn direct_block_bytes(file: &File, path: &Path) -> Result<u32, OpenError> {
     let mut bytes = AlignedBytes::zeroed(4096);
     // The memory is aligned to the same 512 bytes that requests within a block have.

@@ -1,8 +1,8 @@
 //! One device operation: what is left to do, how to ask the kernel for it, what an answer means.
 //!
-//! An operation takes as many steps as it needs: a short transfer goes on where it stopped, a request
-//! that the device does not know is replaced by the next best one. Bounds: a step that the kernel asks
-//! to repeat is repeated [`RETRIES_MAX`] times.
+//! An operation takes as many steps as it needs: a short transfer goes on where it stopped, a
+//! request that the device does not know is replaced by the next best one. Bounds: a step that the
+//! kernel asks to repeat is repeated [`RETRIES_MAX`] times.
 
 use forebay_engine::io::{IoError, IoResult, Slices};
 use forebay_engine::payload::BufferRange;
@@ -14,8 +14,8 @@ use crate::ring::{FileHandle, Ring};
 
 /// Most pieces in one system call: the kernel's `UIO_MAXIOV`.
 const PIECES_MAX: usize = 1024;
-/// How often a step is repeated because the kernel said "again". Chosen: the kernel itself waits where
-/// waiting helps, so more than a few repetitions mean that it will not get better.
+/// How often a step is repeated because the kernel said "again". Chosen: the kernel itself waits
+/// where waiting helps, so more than a few repetitions mean that it will not get better.
 const RETRIES_MAX: u8 = 16;
 /// A transfer is continued at a multiple of this, or direct I/O would refuse the rest.
 const CONTINUE_BYTES: u64 = 512;
@@ -122,8 +122,8 @@ impl Progress {
         Progress { work, done_bytes: 0, retries: 0, pieces: Vec::new() }
     }
 
-    /// The entry for the next step. The memory that it names: buffers of the pool, which the owner of
-    /// the operation holds until its end, the pool's zeroes, and `self.pieces`.
+    /// The entry for the next step. The memory that it names: buffers of the pool, which the owner
+    /// of the operation holds until its end, the pool's zeroes, and `self.pieces`.
     pub(super) fn entry(
         &mut self,
         ring: &Ring,
@@ -203,8 +203,8 @@ impl Progress {
             return Verdict::Unsupported(*purpose, *method);
         }
         match errno {
-            // A flush is not repeated: the kernel reports a lost write once, and a second flush would
-            // succeed without it.
+            // A flush is not repeated: the kernel reports a lost write once, and a second flush
+            // would succeed without it.
             libc::EINTR | libc::EAGAIN if !matches!(self.work, Work::Flush) => {
                 self.again_or(io_error(errno))
             }

@@ -6,9 +6,9 @@
 //!
 //! Files in memory are read and written by plain system calls: io_uring hands their transfers to
 //! worker threads, because tmpfs cannot promise not to sleep, while the transfer itself is a copy.
-//! Measured with the bare server on tmpfs, 4 KiB random reads by fio over NBD (Linux 6.18, two cores),
-//! at once against through the ring: 3.4 against 8.6 us of CPU a request and 134,000 against 61,000
-//! a second at depth 1; 3.0 against 3.7 us at depth 32.
+//! Measured with the bare server on tmpfs, 4 KiB random reads by fio over NBD (Linux 6.18, two
+//! cores), at once against through the ring: 3.4 against 8.6 us of CPU a request and 134,000
+//! against 61,000 a second at depth 1; 3.0 against 3.7 us at depth 32.
 
 use forebay_engine::io::{IoError, IoId, IoKind, IoResult};
 use forebay_engine::units::Time;
@@ -21,8 +21,8 @@ use crate::ring::{FILE_SLOTS, FileHandle, Ring, Token};
 use crate::slab::Slab;
 use crate::slow_device::SlowDevice;
 
-/// Longest transfer that is done at once on a file in memory: as long as the engine's longest. What is
-/// longer would keep other clients waiting for milliseconds.
+/// Longest transfer that is done at once on a file in memory: as long as the engine's longest. What
+/// is longer would keep other clients waiting for milliseconds.
 const INLINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Names a device of a shard.
@@ -174,7 +174,8 @@ impl DeviceTable {
         let handle = self.devices[operation.device.0].handle;
         let entry = operation.progress.entry(around.ring, around.pool, handle);
         // SAFETY: the buffers are held by the operation's owner until it has finished, the pool's
-        // zeroes for ever, and the array of pieces by the operation, whose heap memory does not move.
+        // zeroes for ever, and the array of pieces by the operation, whose heap memory does not
+        // move.
         unsafe { around.ring.push(Token::Device(index), entry) };
     }
 
@@ -288,7 +289,8 @@ impl Attached {
         let next = purpose.method_after(unknown);
         // Operations that were under way when the first answer came find the method replaced.
         if self.methods[purpose as usize] == unknown {
-            tracing::debug!(device = %self.opened.spec(), ?purpose, ?unknown, ?next, "not supported");
+            let device = self.opened.spec();
+            tracing::debug!(%device, ?purpose, ?unknown, ?next, "not supported");
             self.methods[purpose as usize] = next;
         }
         next

@@ -5,8 +5,8 @@
 //! along is copied, and the rest is received straight into the pool buffer, in the same call that
 //! receives what follows it.
 //!
-//! Invariants: at most one receive is under way, and then nothing is left to parse; the memory that a
-//! receive names (receive buffer, pool buffer, message) stays where it is until its completion.
+//! Invariants: at most one receive is under way, and then nothing is left to parse; the memory that
+//! a receive names (receive buffer, pool buffer, message) stays where it is until its completion.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -23,11 +23,11 @@ use crate::shard::exports::ExportNumber;
 
 /// Bytes received at once: a queue of 32 writes of 4 KiB with their headers.
 pub(super) const RECEIVE_BYTES: usize = 136 << 10;
-/// A payload of which at least so much is missing is received into its place. Below it, a copy costs
-/// less than the longer way through the kernel.
+/// A payload of which at least so much is missing is received into its place. Below it, a copy
+/// costs less than the longer way through the kernel.
 const DIRECT_BYTES_MIN: u32 = 16 << 10;
-/// Bytes received behind a payload that goes straight to its place: the headers that usually follow.
-/// More would be payload of the next request, received into the wrong place.
+/// Bytes received behind a payload that goes straight to its place: the headers that usually
+/// follow. More would be payload of the next request, received into the wrong place.
 const BEHIND_PAYLOAD_BYTES: usize = 4096;
 
 /// The payload of a write that is arriving.
@@ -210,7 +210,8 @@ impl Connection {
     /// A receive has brought `bytes` bytes. Returns whether they complete a payload.
     pub(super) fn handle_received(&mut self, bytes: usize) -> bool {
         assert!(self.is_receiving);
-        // The same question as at the start of the receive, so the same answer: nothing has changed.
+        // The same question as at the start of the receive, so the same answer: nothing has
+        // changed.
         let direct_bytes = self.direct_payload().map_or(0, |range| range.length as usize);
         self.is_receiving = false;
         let into_place = bytes.min(direct_bytes);

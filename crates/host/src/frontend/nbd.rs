@@ -5,8 +5,9 @@
 //!
 //! Bounds: connections, requests and bytes under way per connection, and the clients' share of the
 //! payload memory. A connection at a bound is not read until it is below it again, which the client
-//! feels as back-pressure; others go on. If the memory as a whole is short, clients that hold some of
-//! it and take no bytes for [`STALL_NS_MAX`] are disconnected, so that a dead client cannot keep it.
+//! feels as back-pressure; others go on. If the memory as a whole is short, clients that hold some
+//! of it and take no bytes for [`STALL_NS_MAX`] are disconnected, so that a dead client cannot keep
+//! it.
 //!
 //! Invariants: every accepted request gets exactly one reply, or its connection is closed; a
 //! connection's slot is used again only when the kernel and the backends hold nothing of it.
@@ -38,8 +39,8 @@ use crate::shard::exports::{ExportNumber, ExportTable};
 use crate::shard::status::ConnectionReport;
 use crate::slab::Slab;
 
-/// Requests of one connection whose reply has not left. Chosen: twice what any client of today keeps
-/// under way on one connection (128, the Linux kernel's default).
+/// Requests of one connection whose reply has not left. Chosen: twice what any client of today
+/// keeps under way on one connection (128, the Linux kernel's default).
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 /// A connection may have this part of the clients' memory, and one request in any case.
 const CONNECTION_MEMORY_PARTS: u64 = 4;
@@ -364,8 +365,8 @@ impl NbdFrontEnd {
         self.touch(record.connection);
     }
 
-    /// Sends what is due, resumes what was stalled, and asks for more. To be called when all replies
-    /// of a round are in, so that they leave together.
+    /// Sends what is due, resumes what was stalled, and asks for more. To be called when all
+    /// replies of a round are in, so that they leave together.
     pub(crate) fn flush(&mut self, context: &mut FrontContext<'_>) {
         let mut touched = std::mem::take(&mut self.touched);
         for index in touched.drain(..) {

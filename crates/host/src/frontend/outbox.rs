@@ -1,8 +1,8 @@
 //! Replies of one connection on their way out: many of them in one system call.
 //!
 //! Replies gather in a queue while an earlier batch is on its way; then the whole queue becomes the
-//! next batch. A batch is first offered to the socket at once, which usually takes all of it; what it
-//! does not take goes through the ring, which waits for the client without holding up anybody.
+//! next batch. A batch is first offered to the socket at once, which usually takes all of it; what
+//! it does not take goes through the ring, which waits for the client without holding up anybody.
 //!
 //! Invariants: at most one batch is under way; while the ring holds it, neither its replies nor the
 //! array of pieces that points into them moves.

@@ -1,5 +1,5 @@
-//! Requests to bare exports: the device as it is, behind the same front end and the same device layer
-//! as a cache set, so that both can be compared fairly.
+//! Requests to bare exports: the device as it is, behind the same front end and the same device
+//! layer as a cache set, so that both can be compared fairly.
 //!
 //! A write with FUA is a write and then a flush, in that order.
 

@@ -1,7 +1,7 @@
 //! What clients can connect to: volumes of the cache set and bare devices, by name.
 //!
-//! Numbers of exports are never used again within a run, so a client of a detached volume cannot end
-//! up at another one.
+//! Numbers of exports are never used again within a run, so a client of a detached volume cannot
+//! end up at another one.
 
 use forebay_engine::units::VolumeSlot;
 use forebay_nbd::ExportInfo;

@@ -1,8 +1,8 @@
 //! The admin side's grip on a running shard: messages through a channel, answers by callback.
 //!
-//! A handle never blocks on the shard except in the methods named `*_wait`. Each question gets exactly
-//! one answer; if the shard ends first, the answer is [`ShardGone`]. Callbacks run on the shard's
-//! thread, so they only hand the answer on (a channel, a oneshot of an async runtime).
+//! A handle never blocks on the shard except in the methods named `*_wait`. Each question gets
+//! exactly one answer; if the shard ends first, the answer is [`ShardGone`]. Callbacks run on the
+//! shard's thread, so they only hand the answer on (a channel, a oneshot of an async runtime).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -132,6 +132,10 @@ fn command_error_text(error: CommandError) -> &'static str {
             "the origin failed; what could not be written stays dirty in the cache"
         }
         CommandError::CacheFailed => "the cache device failed",
+        CommandError::Poisoned => {
+            "dirty blocks were lost on the cache device; write or discard them first \
+             (they read as errors)"
+        }
         CommandError::Dirty => "the volume has dirty data; drain it first",
         CommandError::Cancelled => "cancelled",
         CommandError::Invalid => "a setting is out of range",

@@ -1,8 +1,8 @@
 //! The loop: completions in, work, replies out, sleep.
 //!
 //! One round takes all completions that have arrived, hands them to whom they concern, lets the
-//! engine (or the bare exports) act on all of them together, sends what is due, and goes to sleep in
-//! the same system call that submits. So records share device writes, flushes share flushes, and
+//! engine (or the bare exports) act on all of them together, sends what is due, and goes to sleep
+//! in the same system call that submits. So records share device writes, flushes share flushes, and
 //! replies share calls, the more the busier it is.
 //!
 //! Invariants: the ring goes before the memory that it may name; the loop ends only when the kernel

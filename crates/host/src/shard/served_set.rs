@@ -1,10 +1,10 @@
 //! A cache set in service: the engine, its devices, and the host state file that goes with it.
 //!
-//! The state file is saved in the loop, synchronously: the engine holds back what depends on it, and
-//! other clients wait for the few milliseconds of two flushes. That happens when a volume begins to be
-//! dirty, when the cache device fails and when the volume table changes, never per request. If saving
-//! fails, it is tried again each [`SAVE_RETRY_MS`]; until then the engine's writes wait, because
-//! their promise could not be kept.
+//! The state file is saved in the loop, synchronously: the engine holds back what depends on it,
+//! and other clients wait for the few milliseconds of two flushes. That happens when a volume
+//! begins to be dirty, when the cache device fails and when the volume table changes, never per
+//! request. If saving fails, it is tried again each [`SAVE_RETRY_MS`]; until then the engine's
+//! writes wait, because their promise could not be kept.
 
 use forebay_engine::Engine;
 use forebay_engine::error::RecoveryError;

@@ -23,11 +23,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn start(
-        directory: &Path,
-        set: Option<OpenedSet>,
-        bare: Vec<BareExport>,
-    ) -> Server {
+    pub(crate) fn start(directory: &Path, set: Option<OpenedSet>, bare: Vec<BareExport>) -> Server {
         let memory = MemoryOptions { engine_bytes: 32 << 20, client_bytes: 64 << 20 };
         Server::start_with(directory, ShardOptions { memory, ..ShardOptions::default() }, set, bare)
     }
