@@ -264,8 +264,19 @@ impl Engine {
             self.abandon_command(slot, command.id, CommandError::Poisoned);
             return;
         }
+        let volume = self.volume(slot);
+        if command.goal == Goal::Invalidate && volume.mode.keeps_dirty() && volume.dirty_blocks > 0
+        {
+            self.abandon_command(slot, command.id, CommandError::Dirty);
+            return;
+        }
         if leaves && self.volume(slot).dirty_blocks > 0 {
             self.volume_mut(slot).needs_writeback = true;
+            return;
+        }
+        if leaves && self.volume(slot).has_lost_writes {
+            // Promise 3: nobody may take these writes for durable.
+            self.abandon_command(slot, command.id, CommandError::OriginFailed);
             return;
         }
         if command.goal != Goal::Settings && self.needs_origin_flush(slot) {
@@ -444,7 +455,9 @@ impl Engine {
 
     /// Whether requests may still need log space: until a stop has ended the last of them.
     pub(crate) fn has_clients(&self) -> bool {
-        self.stopping.is_none() || self.operations.len() > 0
+        self.stopping.is_none()
+            || self.operations.len() > 0
+            || self.volumes.iter().flatten().any(|volume| volume.command.is_some())
     }
 
     /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers. Asks
@@ -475,7 +488,9 @@ impl Engine {
             }
         }
         self.phase = Phase::Stopped;
-        self.end_command(id, Ok(None));
+        let has_lost_writes = self.volumes.iter().flatten().any(|volume| volume.has_lost_writes);
+        let result = if has_lost_writes { Err(CommandError::OriginFailed) } else { Ok(None) };
+        self.end_command(id, result);
     }
 
     /// Rule 10: a higher generation, durable before it matters, voids every record of the volume.

@@ -196,6 +196,12 @@ impl SegmentTable {
         bit(&self.segments[segment as usize].bits.dirty, block)
     }
 
+    /// Whether the origin has the same. A copy that has been superseded may have been dirty: its
+    /// bits are gone, and it counts as neither.
+    pub(crate) fn is_clean(&self, position: CacheBlock) -> bool {
+        self.is_live(position) && !self.is_dirty(position)
+    }
+
     pub(crate) fn is_live(&self, position: CacheBlock) -> bool {
         let (segment, block) = self.locate(position);
         bit(&self.segments[segment as usize].bits.live, block)

@@ -313,7 +313,7 @@ impl Engine {
         let (slot, block, target) = (miss.slot, miss.start, miss.target);
         let position = miss.repairs.expect("only repairs wait for locks");
         let is_unchanged =
-            self.is_at(slot, block, position) && !self.log.segments.is_dirty(position);
+            self.is_at(slot, block, position) && self.log.segments.is_clean(position);
         if !is_unchanged {
             // Written meanwhile: read what is there now.
             let miss = self.misses.remove(key).expect("it was waiting");

@@ -228,14 +228,14 @@ impl Engine {
                 } else {
                     self.read_blocks(key, start, 1, target, None, part.attempts, payload);
                 }
-            } else if !self.log.segments.is_dirty(position) {
+            } else if self.log.segments.is_clean(position) {
                 self.start_repair(key, start, position, target, payload);
             } else if part.attempts < ATTEMPTS_MAX {
                 self.operations[key].parts += 1;
                 self.submit_read_part(ReadPart { start, block_count: 1, position, target, ..part });
             } else {
                 self.operations[key].error.get_or_insert(RequestError::Io);
-                if error.is_none() {
+                if error.is_none() && self.log.segments.is_dirty(position) {
                     self.poison(part.slot, start, position);
                 }
             }

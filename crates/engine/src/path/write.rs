@@ -320,7 +320,7 @@ impl Engine {
         }
         if result.is_ok() && self.is_block_good(position, target, 0, payload) {
             self.merge(key, payload);
-        } else if self.log.segments.is_dirty(position) {
+        } else if !self.log.segments.is_clean(position) {
             self.end_unit(key, Err(RequestError::Io), payload);
         } else {
             // Promise 6: a bad clean block is read from the origin.
