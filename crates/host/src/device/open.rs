@@ -202,11 +202,18 @@ fn open_direct(path: &Path, role: Role) -> Result<File, OpenError> {
         None => return Err(OpenError::NotADevice { path: path.to_owned() }),
     };
     let open = |direct: i32| {
-        OpenOptions::new()
-            .read(true)
-            .write(role != Role::BareReadOnly)
-            .custom_flags(exclusive | direct)
-            .open(path)
+        let mut options = OpenOptions::new();
+        options.read(true).write(role != Role::BareReadOnly).custom_flags(exclusive | direct);
+        // For the same reason as a lock, an exclusive block device is asked for again; see `lock`.
+        for _ in 1..LOCK_ATTEMPTS {
+            match options.open(path) {
+                Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
+                    std::thread::sleep(LOCK_PAUSE);
+                }
+                other => return other,
+            }
+        }
+        options.open(path)
     };
     match open(libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {

@@ -95,8 +95,9 @@ impl Running {
 
     fn handle_command(&mut self, id: CommandId, command: ShardCommand, answer: CommandAnswer) {
         let is_stop = matches!(command, ShardCommand::Plain(AdminCommand::Stop));
-        if is_stop {
-            self.begin_stop();
+        if is_stop && !self.begin_stop() {
+            answer.send(Err(AdminError::Engine(CommandError::Busy)));
+            return;
         }
         if self.set.is_none() {
             // A shard of bare devices has nothing else to finish.

@@ -76,7 +76,10 @@ impl Shard {
         let mut running = Running::start(self)?;
         let result = running.serve();
         if result.is_err() {
-            // The kernel may still hold addresses of what is in there, and nobody can wait for it.
+            // Whoever waits for an answer gets it now: that the shard is gone.
+            drop(running.set.take());
+            drop(std::mem::replace(&mut running.messages, std::sync::mpsc::channel().1));
+            // The kernel may still hold addresses of the rest, and nobody can wait for it.
             std::mem::forget(running);
         }
         result
@@ -340,13 +343,16 @@ impl Running {
         self.replies = replies;
     }
 
-    /// Stops: no new clients, no new requests; what is under way ends.
-    pub(super) fn begin_stop(&mut self) {
-        if matches!(self.lifecycle, Lifecycle::Serving) {
-            self.lifecycle =
-                Lifecycle::Stopping { deadline: Time(self.now.0.saturating_add(STOP_NS_MAX)) };
-            self.front.begin_shutdown();
+    /// Stops: no new clients, no new requests; what is under way ends. Returns whether this is the
+    /// first time.
+    pub(super) fn begin_stop(&mut self) -> bool {
+        if !matches!(self.lifecycle, Lifecycle::Serving) {
+            return false;
         }
+        let deadline = Time(self.now.0.saturating_add(STOP_NS_MAX));
+        self.lifecycle = Lifecycle::Stopping { deadline };
+        self.front.begin_shutdown();
+        true
     }
 
     fn advance_stop(&mut self) {
@@ -366,7 +372,7 @@ impl Running {
             && self.front.is_empty()
             && self.devices.is_idle();
         if is_over && let Some(set) = &mut self.set {
-            set.answer_stop();
+            set.answer_stop(self.now);
         }
         is_over
     }

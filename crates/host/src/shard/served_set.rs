@@ -287,9 +287,9 @@ impl ServedSet {
     }
 
     /// Everything has ended: tells whoever asked for it.
-    pub(super) fn answer_stop(&mut self) {
+    pub(super) fn answer_stop(&mut self, now: Time) {
         if self.is_state_changed {
-            self.save_state(Time::default());
+            self.save_state(now);
         }
         if let (SetPhase::Stopped(result), Some(answer)) = (&self.phase, self.stop_answer.take()) {
             answer.send(result.map(|()| None).map_err(AdminError::Engine));
