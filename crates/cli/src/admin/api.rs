@@ -1,0 +1,223 @@
+//! What travels over the admin socket: JSON with stable names in snake case, units last.
+//!
+//! `forebay status --json` prints [`Status`] as it is, so a name that was once here stays.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// State of a daemon.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    /// Version of the daemon.
+    pub(crate) version: String,
+    /// Process id of the daemon.
+    pub(crate) pid: u32,
+    /// `recovering`, `serving`, `failed` or `bare`.
+    pub(crate) state: String,
+    pub(crate) uptime_ms: u64,
+    pub(crate) cache_set: Option<CacheSet>,
+    pub(crate) exports: Vec<Export>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) payload_memory: PayloadMemory,
+}
+
+/// A cache set in service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CacheSet {
+    pub(crate) set_id: String,
+    pub(crate) label: String,
+    pub(crate) cache_device: String,
+    pub(crate) is_cache_failed: bool,
+    pub(crate) recovery_error: Option<String>,
+    pub(crate) segment_bytes: u64,
+    pub(crate) segment_count: u32,
+    pub(crate) free_segment_count: u32,
+    pub(crate) cached_bytes: u64,
+    pub(crate) dirty_bytes: u64,
+    /// Share of the segments that hold data.
+    pub(crate) occupancy: f64,
+    /// Memory of index, checksums and bits.
+    pub(crate) memory_bytes: u64,
+    /// Absent if there is no bound.
+    pub(crate) memory_max_bytes: Option<u64>,
+    pub(crate) discard_freed_segments: bool,
+    pub(crate) recovery_ms: u64,
+    pub(crate) recovered_record_count: u64,
+    pub(crate) recovery_segments_done: u32,
+    pub(crate) recovery_segments_total: u32,
+    /// Bytes written to the cache device, without relocation, per byte of clients' writes and promotions.
+    pub(crate) write_amplification: Option<f64>,
+    /// Bytes moved at reclaim per byte of clients' writes and promotions.
+    pub(crate) relocation_amplification: Option<f64>,
+    pub(crate) counters: SetCounters,
+}
+
+/// Counters of a cache set since start or reset.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct SetCounters {
+    pub(crate) record_count: u64,
+    pub(crate) client_bytes: u64,
+    pub(crate) promoted_bytes: u64,
+    pub(crate) relocated_bytes: u64,
+    pub(crate) metadata_bytes: u64,
+    pub(crate) cache_written_bytes: u64,
+    pub(crate) cache_flush_count: u64,
+    pub(crate) cache_error_count: u64,
+    pub(crate) checkpoint_count: u64,
+    pub(crate) reclaimed_segment_count: u64,
+    pub(crate) dropped_block_count: u64,
+    pub(crate) space_wait_count: u64,
+}
+
+/// An export: a volume, or a bare device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Export {
+    pub(crate) name: String,
+    /// Spec of the origin or the bare device.
+    pub(crate) device: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) logical_block_bytes: u32,
+    pub(crate) is_read_only: bool,
+    /// Why it cannot be connected to, if it cannot.
+    pub(crate) unavailable: Option<String>,
+    /// Absent for a bare device.
+    pub(crate) volume: Option<Volume>,
+    pub(crate) latency: Latency,
+}
+
+/// A volume of a cache set.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Volume {
+    /// `serving`, `draining`, `origin_missing`, `without_cache` or `quiesced`.
+    pub(crate) state: String,
+    pub(crate) cache_mode: String,
+    pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) writeback_percent: u8,
+    pub(crate) cached_bytes: u64,
+    pub(crate) cached_extent_count: u64,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) dirty_age_ms: u64,
+    pub(crate) requests_in_flight: u64,
+    /// Reads served whole from the cache, of all reads.
+    pub(crate) hit_ratio_requests: Option<f64>,
+    /// Bytes read from the cache, of all bytes read.
+    pub(crate) hit_ratio_bytes: Option<f64>,
+    pub(crate) counters: VolumeCounters,
+}
+
+/// Counters of a volume since start or reset.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct VolumeCounters {
+    pub(crate) read_hit_count: u64,
+    pub(crate) read_miss_count: u64,
+    pub(crate) read_partial_hit_count: u64,
+    pub(crate) read_hit_bytes: u64,
+    pub(crate) read_miss_bytes: u64,
+    pub(crate) write_count: u64,
+    pub(crate) write_bytes: u64,
+    pub(crate) flush_count: u64,
+    pub(crate) fua_write_count: u64,
+    pub(crate) discard_count: u64,
+    pub(crate) write_zeroes_count: u64,
+    pub(crate) prefetch_count: u64,
+    pub(crate) error_count: u64,
+    pub(crate) coalesced_miss_count: u64,
+    pub(crate) promoted_block_count: u64,
+    /// Blocks that were not promoted, or written around, by reason.
+    pub(crate) bypassed_block_counts: BTreeMap<String, u64>,
+    pub(crate) repaired_block_count: u64,
+    pub(crate) poisoned_block_count: u64,
+    pub(crate) writeback_block_count: u64,
+    pub(crate) writeback_io_count: u64,
+    pub(crate) origin_error_count: u64,
+    pub(crate) origin_flush_count: u64,
+}
+
+/// Latency by class of request.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    pub(crate) read_hit: Percentiles,
+    pub(crate) read_miss: Percentiles,
+    pub(crate) write: Percentiles,
+    pub(crate) flush: Percentiles,
+}
+
+/// Distribution of a latency.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Percentiles {
+    pub(crate) count: u64,
+    pub(crate) mean_ns: u64,
+    pub(crate) p50_ns: u64,
+    pub(crate) p99_ns: u64,
+    pub(crate) p999_ns: u64,
+    pub(crate) max_ns: u64,
+}
+
+/// A connected client.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Connection {
+    pub(crate) id: u64,
+    pub(crate) peer: String,
+    pub(crate) export: Option<String>,
+    pub(crate) requests_in_flight: u32,
+    pub(crate) buffer_bytes: u64,
+    pub(crate) request_count: u64,
+    pub(crate) age_ms: u64,
+}
+
+/// Memory for payload.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct PayloadMemory {
+    pub(crate) engine: Share,
+    pub(crate) clients: Share,
+}
+
+/// One share of it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Share {
+    pub(crate) total_bytes: u64,
+    pub(crate) used_bytes: u64,
+    pub(crate) refused_count: u64,
+}
+
+/// Attach an origin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct AttachRequest {
+    pub(crate) name: String,
+    /// Device spec with an absolute path.
+    pub(crate) origin: String,
+    pub(crate) cache_mode: String,
+    pub(crate) logical_block_bytes: u32,
+}
+
+/// Names a volume: drain, detach, invalidate.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct VolumeRequest {
+    pub(crate) volume: String,
+}
+
+/// Change settings; what is absent stays. With a volume, those of the volume; else those of the set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SetRequest {
+    pub(crate) volume: Option<String>,
+    pub(crate) cache_mode: Option<String>,
+    pub(crate) sequential_cutoff_bytes: Option<u64>,
+    pub(crate) writeback_percent: Option<u8>,
+    /// The largest number means that there is no bound.
+    pub(crate) memory_max_bytes: Option<u64>,
+    pub(crate) discard_freed_segments: Option<bool>,
+}
+
+/// Done; there is nothing to say.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Done {}
+
+/// Not done.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ErrorReply {
+    /// For people.
+    pub(crate) error: String,
+    /// The exit code that a command ends with.
+    pub(crate) exit_code: u8,
+}

@@ -1,0 +1,189 @@
+//! The client of the admin socket: one connection a request, so that giving a request up is closing
+//! its connection.
+
+use std::future::Future;
+use std::path::{Path, PathBuf};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use super::api::{AttachRequest, Done, ErrorReply, SetRequest, Status, VolumeRequest};
+use super::socket;
+use crate::exit::{Exit, Failure};
+
+/// Runs a future to its end on this thread.
+pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::failed(format!("cannot start a runtime: {error}")))?;
+    Ok(runtime.block_on(future))
+}
+
+/// A daemon, by its admin socket.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminClient {
+    socket: PathBuf,
+}
+
+/// The daemon that is meant: the one named, else the only one that runs.
+pub(crate) fn only(admin: Option<&Path>) -> Result<AdminClient, Failure> {
+    if let Some(socket) = admin {
+        return Ok(AdminClient { socket: socket.to_owned() });
+    }
+    let mut running = socket::running();
+    let directory = socket::run_directory();
+    match running.len() {
+        0 => Err(Failure::not_found(format!("no daemon runs under {}", directory.display()))
+            .or("start one with `forebay serve`, or name its socket with --admin")),
+        1 => Ok(AdminClient { socket: running.remove(0) }),
+        _ => {
+            let names: Vec<String> =
+                running.iter().map(|path| path.display().to_string()).collect();
+            Err(Failure::usage(format!("several daemons run: {}", names.join(", ")))
+                .or("choose one with --admin"))
+        }
+    }
+}
+
+/// All daemons to look at: the one named, else all that run.
+pub(crate) fn all(admin: Option<&Path>) -> Vec<AdminClient> {
+    match admin {
+        Some(socket) => vec![AdminClient { socket: socket.to_owned() }],
+        None => socket::running().into_iter().map(|socket| AdminClient { socket }).collect(),
+    }
+}
+
+/// The daemon that serves a cache device, if one can be found.
+pub(crate) async fn serving(
+    cache: &Path,
+    admin: Option<&Path>,
+) -> Result<Option<AdminClient>, Failure> {
+    let wanted = std::fs::canonicalize(cache).unwrap_or_else(|_| cache.to_owned());
+    for daemon in all(admin) {
+        // A daemon that does not answer cannot be asked; the lock of the device decides then.
+        let Ok(status) = daemon.status().await else { continue };
+        let Some(set) = status.cache_set else { continue };
+        let served = PathBuf::from(&set.cache_device);
+        if served == wanted || std::fs::canonicalize(&served).is_ok_and(|path| path == wanted) {
+            return Ok(Some(daemon));
+        }
+    }
+    Ok(None)
+}
+
+impl AdminClient {
+    /// The daemon on a socket.
+    pub(crate) fn new(socket: &Path) -> AdminClient {
+        AdminClient { socket: socket.to_owned() }
+    }
+
+    /// Asks for the status.
+    pub(crate) async fn status(&self) -> Result<Status, Failure> {
+        self.request(Method::GET, "/v1/status", Bytes::new()).await
+    }
+
+    /// Sets the counters to zero.
+    pub(crate) async fn reset(&self) -> Result<(), Failure> {
+        self.post("/v1/reset", &Done {}).await
+    }
+
+    /// Attaches an origin.
+    pub(crate) async fn attach(&self, request: &AttachRequest) -> Result<(), Failure> {
+        self.post("/v1/attach", request).await
+    }
+
+    /// Changes settings.
+    pub(crate) async fn set(&self, request: &SetRequest) -> Result<(), Failure> {
+        self.post("/v1/set", request).await
+    }
+
+    /// Drains a volume.
+    pub(crate) async fn drain(&self, volume: &str) -> Result<(), Failure> {
+        self.post("/v1/drain", &VolumeRequest { volume: volume.to_owned() }).await
+    }
+
+    /// Detaches a volume.
+    pub(crate) async fn detach(&self, volume: &str) -> Result<(), Failure> {
+        self.post("/v1/detach", &VolumeRequest { volume: volume.to_owned() }).await
+    }
+
+    /// Forgets the clean copies of a volume.
+    pub(crate) async fn invalidate(&self, volume: &str) -> Result<(), Failure> {
+        self.post("/v1/invalidate", &VolumeRequest { volume: volume.to_owned() }).await
+    }
+
+    /// Stops the daemon.
+    pub(crate) async fn stop(&self) -> Result<(), Failure> {
+        self.post("/v1/stop", &Done {}).await
+    }
+
+    async fn post<B: Serialize>(&self, path: &str, body: &B) -> Result<(), Failure> {
+        let body = serde_json::to_vec(body)
+            .map_err(|error| Failure::failed(format!("cannot form a request: {error}")))?;
+        let Done {} = self.request(Method::POST, path, body.into()).await?;
+        Ok(())
+    }
+
+    async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T, Failure> {
+        let place = self.socket.display();
+        let stream = UnixStream::connect(&self.socket).await.map_err(|error| {
+            Failure::not_found(format!("no daemon answers on {place}: {error}"))
+                .or("start one with `forebay serve`, or name its socket with --admin")
+        })?;
+        let failed = |error: &dyn std::fmt::Display| {
+            Failure::failed(format!("the daemon on {place} ended while it was asked: {error}"))
+        };
+        let io = TokioIo::new(stream);
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(io).await.map_err(|error| failed(&error))?;
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "forebay")
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Full::new(body))
+            .expect("all parts are valid");
+        // Dropping this future drops both sides: the daemon sees the connection close.
+        let exchange = async {
+            let response = sender.send_request(request).await.map_err(|error| failed(&error))?;
+            let status = response.status();
+            let bytes =
+                response.into_body().collect().await.map_err(|error| failed(&error))?.to_bytes();
+            Ok::<_, Failure>((status, bytes))
+        };
+        tokio::pin!(connection);
+        tokio::pin!(exchange);
+        let (status, bytes) = tokio::select! {
+            biased;
+            answer = &mut exchange => answer?,
+            end = &mut connection => {
+                end.map_err(|error| failed(&error))?;
+                exchange.await?
+            }
+        };
+        if status.is_success() {
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                Failure::failed(format!("cannot understand the daemon on {place}: {error}"))
+                    .or("it may be of another version")
+            });
+        }
+        Err(match serde_json::from_slice::<ErrorReply>(&bytes) {
+            Ok(reply) => Failure::new(Exit::from_code(reply.exit_code), reply.error),
+            Err(_) => {
+                let text = String::from_utf8_lossy(&bytes);
+                Failure::failed(format!("the daemon on {place} answered {status}: {text}"))
+            }
+        })
+    }
+}

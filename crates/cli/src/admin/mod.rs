@@ -1,0 +1,262 @@
+//! The admin side of a daemon: HTTP and JSON on a Unix socket, in an async runtime on a thread of its
+//! own. It never touches the data path: all it does is ask the shard through its handle.
+//!
+//! A command that takes long (drain, detach, a mode change) is answered when it has ended; if the
+//! client goes away before, the command is cancelled.
+
+pub(crate) mod api;
+pub(crate) mod client;
+mod report;
+pub(crate) mod socket;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use forebay_engine::options::{SetSettings, VolumeSettings};
+use forebay_host::{AdminCommand, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket};
+use tokio::net::UnixListener;
+use tokio::runtime;
+use tokio::sync::oneshot;
+
+use crate::exit::{Exit, Failure};
+use crate::names;
+use api::{AttachRequest, Done, ErrorReply, SetRequest, Status, VolumeRequest};
+
+/// How long answers under way may take to reach their clients when the daemon ends.
+const GOODBYE: Duration = Duration::from_secs(2);
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = match self.exit {
+            Exit::Usage => StatusCode::BAD_REQUEST,
+            Exit::NotFound => StatusCode::NOT_FOUND,
+            Exit::Refused | Exit::Cancelled => StatusCode::CONFLICT,
+            Exit::Failed | Exit::Damaged => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let body = ErrorReply { error: self.message, exit_code: self.exit.code() };
+        (status, Json(body)).into_response()
+    }
+}
+
+/// The server. Ends when it is dropped.
+pub(crate) struct AdminServer {
+    end: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AdminServer {
+    /// Starts to serve on a socket at `path`.
+    pub(crate) fn start(path: &Path, handle: ShardHandle) -> Result<AdminServer, Failure> {
+        let failed = |error: std::io::Error| {
+            Failure::failed(format!("cannot make admin socket {}: {error}", path.display()))
+        };
+        let listener = socket::bind(path)?;
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let (end, ended) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("admin".into())
+            .spawn(move || {
+                runtime.block_on(serve(listener, handle, ended));
+            })
+            .map_err(failed)?;
+        Ok(AdminServer { end: Some(end), thread: Some(thread) })
+    }
+}
+
+impl Drop for AdminServer {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        if let Some(thread) = self.thread.take() {
+            // It has no result; a panic in it was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(socket: socket::BoundSocket, handle: ShardHandle, ended: oneshot::Receiver<()>) {
+    let listener = match UnixListener::from_std(socket.listener()) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "the admin socket cannot be served");
+            return;
+        }
+    };
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = axum::serve(listener, router(handle)).with_graceful_shutdown(async {
+        // An error means that the sender is gone, which is what is waited for.
+        let _ = stopped.await;
+    });
+    let server = tokio::spawn(async move { server.await });
+    let _ = ended.await;
+    drop(stop);
+    if tokio::time::timeout(GOODBYE, server).await.is_err() {
+        tracing::debug!("an admin client did not take its answer in time");
+    }
+}
+
+fn router(handle: ShardHandle) -> Router {
+    Router::new()
+        .route("/v1/status", get(get_status))
+        .route("/v1/reset", post(post_reset))
+        .route("/v1/attach", post(post_attach))
+        .route("/v1/set", post(post_set))
+        .route("/v1/drain", post(post_drain))
+        .route("/v1/detach", post(post_detach))
+        .route("/v1/invalidate", post(post_invalidate))
+        .route("/v1/stop", post(post_stop))
+        .with_state(handle)
+}
+
+type Answered = Result<Json<Done>, Failure>;
+
+fn gone() -> Failure {
+    Failure::failed("the server has stopped")
+}
+
+async fn shard_status(handle: &ShardHandle) -> Result<ShardStatus, Failure> {
+    let (sender, receiver) = oneshot::channel();
+    handle.status(move |status| {
+        // If nobody waits any more, nobody needs it.
+        let _ = sender.send(status);
+    });
+    receiver.await.map_err(|_| gone())?.map_err(|_| gone())
+}
+
+/// Cancels a command when its client has gone.
+struct CancelOnDrop {
+    handle: ShardHandle,
+    ticket: Arc<Mutex<Option<Ticket>>>,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        let ticket = self.ticket.lock().expect("nobody panics with it").take();
+        if let Some(ticket) = ticket {
+            self.handle.cancel(ticket);
+        }
+    }
+}
+
+/// Runs a command to its end. An attach opens its origin first, off the runtime's thread.
+async fn command(handle: &ShardHandle, command: AdminCommand) -> Answered {
+    let (sender, receiver) = oneshot::channel::<CommandOutcome>();
+    let ticket = Arc::new(Mutex::new(None));
+    let guard = CancelOnDrop { handle: handle.clone(), ticket: Arc::clone(&ticket) };
+    let (starter, place) = (handle.clone(), Arc::clone(&ticket));
+    let start = move || {
+        let ticket = starter.command(command, move |outcome| {
+            // If nobody waits any more, the guard has cancelled the command.
+            let _ = sender.send(outcome);
+        });
+        *place.lock().expect("nobody panics with it") = Some(ticket);
+    };
+    tokio::task::spawn_blocking(start)
+        .await
+        .map_err(|error| Failure::failed(format!("the command could not be started: {error}")))?;
+    let outcome = receiver.await.map_err(|_| gone())?;
+    ticket.lock().expect("nobody panics with it").take();
+    drop(guard);
+    outcome?;
+    Ok(Json(Done {}))
+}
+
+async fn get_status(State(handle): State<ShardHandle>) -> Result<Json<Status>, Failure> {
+    Ok(Json(report::status(&shard_status(&handle).await?)))
+}
+
+async fn post_reset(State(handle): State<ShardHandle>) -> Answered {
+    let (sender, receiver) = oneshot::channel();
+    handle.reset_counters(move |result| {
+        let _ = sender.send(result);
+    });
+    receiver.await.map_err(|_| gone())?.map_err(|_| gone())?;
+    Ok(Json(Done {}))
+}
+
+async fn post_attach(
+    State(handle): State<ShardHandle>,
+    Json(request): Json<AttachRequest>,
+) -> Answered {
+    let origin: DeviceSpec = request.origin.parse()?;
+    let mode = names::parse_mode(&request.cache_mode).map_err(Failure::usage)?;
+    let AttachRequest { name, logical_block_bytes, .. } = request;
+    command(&handle, AdminCommand::Attach { name, origin, mode, logical_block_bytes }).await
+}
+
+async fn post_drain(
+    State(handle): State<ShardHandle>,
+    Json(VolumeRequest { volume }): Json<VolumeRequest>,
+) -> Answered {
+    command(&handle, AdminCommand::Drain { volume }).await
+}
+
+async fn post_detach(
+    State(handle): State<ShardHandle>,
+    Json(VolumeRequest { volume }): Json<VolumeRequest>,
+) -> Answered {
+    command(&handle, AdminCommand::Detach { volume }).await
+}
+
+async fn post_invalidate(
+    State(handle): State<ShardHandle>,
+    Json(VolumeRequest { volume }): Json<VolumeRequest>,
+) -> Answered {
+    command(&handle, AdminCommand::Invalidate { volume }).await
+}
+
+async fn post_stop(State(handle): State<ShardHandle>) -> Answered {
+    command(&handle, AdminCommand::Stop).await
+}
+
+async fn post_set(State(handle): State<ShardHandle>, Json(request): Json<SetRequest>) -> Answered {
+    match &request.volume {
+        Some(volume) => set_volume(&handle, volume, &request).await,
+        None => set_cache_set(&handle, &request).await,
+    }
+}
+
+async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) -> Answered {
+    let status = shard_status(handle).await?;
+    let found = status.exports.iter().find(|export| export.name == volume);
+    let current = found.and_then(|export| export.volume.as_ref()).ok_or_else(|| {
+        Failure::not_found(format!("no volume is named `{volume}`"))
+            .or("`forebay status` lists the volumes")
+    })?;
+    let cutoff = request.sequential_cutoff_bytes;
+    let settings = VolumeSettings {
+        sequential_cutoff_bytes: cutoff.unwrap_or(current.settings.sequential_cutoff_bytes),
+        writeback_percent: request.writeback_percent.unwrap_or(current.settings.writeback_percent),
+    };
+    if settings != current.settings {
+        let volume = volume.to_owned();
+        let _done = command(handle, AdminCommand::SetVolume { volume, settings }).await?;
+    }
+    if let Some(name) = &request.cache_mode {
+        let mode = names::parse_mode(name).map_err(Failure::usage)?;
+        let volume = volume.to_owned();
+        return command(handle, AdminCommand::SetMode { volume, mode }).await;
+    }
+    Ok(Json(Done {}))
+}
+
+async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {
+    let status = shard_status(handle).await?;
+    let current = status
+        .set
+        .map(|set| set.status.settings)
+        .ok_or_else(|| Failure::usage("this server has no cache set"))?;
+    let discard = request.discard_freed_segments;
+    let settings = SetSettings {
+        memory_max_bytes: request.memory_max_bytes.unwrap_or(current.memory_max_bytes),
+        discard_freed_segments: discard.unwrap_or(current.discard_freed_segments),
+    };
+    command(handle, AdminCommand::SetCacheSet { settings }).await
+}

@@ -1,0 +1,184 @@
+//! From the shard's status to the API's.
+
+use std::collections::BTreeMap;
+
+use forebay_engine::status::{BypassReason, VolumeStatus};
+use forebay_engine::units::BLOCK_BYTES;
+use forebay_host::state_file::set_id_text;
+use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
+
+use super::api::{
+    CacheSet, Connection, Export, Latency, PayloadMemory, Percentiles, SetCounters, Share, Status,
+    Volume, VolumeCounters,
+};
+use crate::names;
+
+fn block_bytes(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES as u64
+}
+
+/// `part / whole`, unless nothing was counted.
+fn ratio(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// The whole status of a daemon.
+pub(crate) fn status(shard: &ShardStatus) -> Status {
+    let state = match &shard.set {
+        None => "bare",
+        Some(set) if set.recovery_error.is_some() => "failed",
+        Some(set) if set.status.is_serving => "serving",
+        Some(_) => "recovering",
+    };
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        state: state.to_owned(),
+        uptime_ms: shard.uptime_ms,
+        cache_set: shard.set.as_ref().map(cache_set),
+        exports: shard.exports.iter().map(export).collect(),
+        connections: shard
+            .connections
+            .iter()
+            .map(|connection| Connection {
+                id: connection.id,
+                peer: connection.peer.clone(),
+                export: connection.export.clone(),
+                requests_in_flight: connection.requests_in_flight,
+                buffer_bytes: connection.buffer_bytes,
+                request_count: connection.requests,
+                age_ms: connection.age_ms,
+            })
+            .collect(),
+        payload_memory: PayloadMemory {
+            engine: share(&shard.memory.engine),
+            clients: share(&shard.memory.clients),
+        },
+    }
+}
+
+fn share(report: &ShareReport) -> Share {
+    Share {
+        total_bytes: report.total_bytes,
+        used_bytes: report.used_bytes,
+        refused_count: report.refused,
+    }
+}
+
+fn cache_set(report: &SetReport) -> CacheSet {
+    let status = &report.status;
+    let counters = &status.counters;
+    let wanted = counters.client_bytes + counters.promoted_bytes;
+    let written = counters.cache_written_bytes();
+    let used_segments = status.segments - status.free_segments;
+    CacheSet {
+        set_id: set_id_text(&report.set_id),
+        label: report.label.clone(),
+        cache_device: report.cache_device.clone(),
+        recovery_error: report.recovery_error.map(|error| error.to_string()),
+        is_cache_failed: status.is_cache_failed,
+        segment_bytes: block_bytes(status.segment_blocks.into()),
+        segment_count: status.segments,
+        free_segment_count: status.free_segments,
+        cached_bytes: block_bytes(status.cached_blocks),
+        dirty_bytes: block_bytes(status.dirty_blocks),
+        occupancy: ratio(used_segments.into(), status.segments.into()).unwrap_or(0.0),
+        memory_bytes: status.memory_bytes,
+        memory_max_bytes: Some(status.settings.memory_max_bytes).filter(|max| *max != u64::MAX),
+        discard_freed_segments: status.settings.discard_freed_segments,
+        recovery_ms: status.recovery_ms,
+        recovered_record_count: status.recovered_records,
+        recovery_segments_done: status.recovery_segments.0,
+        recovery_segments_total: status.recovery_segments.1,
+        write_amplification: ratio(written - counters.relocated_bytes, wanted),
+        relocation_amplification: ratio(counters.relocated_bytes, wanted),
+        counters: SetCounters {
+            record_count: counters.records,
+            client_bytes: counters.client_bytes,
+            promoted_bytes: counters.promoted_bytes,
+            relocated_bytes: counters.relocated_bytes,
+            metadata_bytes: counters.metadata_bytes,
+            cache_written_bytes: written,
+            cache_flush_count: counters.cache_flushes,
+            cache_error_count: counters.cache_errors,
+            checkpoint_count: counters.checkpoints,
+            reclaimed_segment_count: counters.reclaimed_segments,
+            dropped_block_count: counters.dropped_blocks,
+            space_wait_count: counters.space_waits,
+        },
+    }
+}
+
+fn export(report: &ExportReport) -> Export {
+    let percentiles = |from: &forebay_host::Percentiles| Percentiles {
+        count: from.count,
+        mean_ns: from.mean_ns,
+        p50_ns: from.p50_ns,
+        p99_ns: from.p99_ns,
+        p999_ns: from.p999_ns,
+        max_ns: from.max_ns,
+    };
+    Export {
+        name: report.name.clone(),
+        device: report.device.clone(),
+        size_bytes: report.size_bytes,
+        logical_block_bytes: report.logical_block_bytes,
+        is_read_only: report.is_read_only,
+        unavailable: report.unavailable.clone(),
+        volume: report.volume.as_ref().map(volume),
+        latency: Latency {
+            read_hit: percentiles(&report.latency.read_hit),
+            read_miss: percentiles(&report.latency.read_miss),
+            write: percentiles(&report.latency.write),
+            flush: percentiles(&report.latency.flush),
+        },
+    }
+}
+
+fn volume(status: &VolumeStatus) -> Volume {
+    let counters = &status.counters;
+    let reads = counters.read_hits + counters.read_misses + counters.read_partial_hits;
+    let read_bytes = counters.read_hit_bytes + counters.read_miss_bytes;
+    let reasons: BTreeMap<String, u64> = BypassReason::ALL
+        .iter()
+        .zip(counters.bypasses)
+        .map(|(reason, count)| (reason.name().to_owned(), count))
+        .collect();
+    Volume {
+        state: names::volume_state_name(status.state).to_owned(),
+        cache_mode: names::mode_name(status.mode).to_owned(),
+        sequential_cutoff_bytes: status.settings.sequential_cutoff_bytes,
+        writeback_percent: status.settings.writeback_percent,
+        cached_bytes: block_bytes(status.cached_blocks),
+        cached_extent_count: status.cached_extents,
+        dirty_bytes: block_bytes(status.dirty_blocks),
+        dirty_age_ms: status.dirty_age_ms,
+        requests_in_flight: status.requests_in_flight,
+        hit_ratio_requests: ratio(counters.read_hits, reads),
+        hit_ratio_bytes: ratio(counters.read_hit_bytes, read_bytes),
+        counters: VolumeCounters {
+            read_hit_count: counters.read_hits,
+            read_miss_count: counters.read_misses,
+            read_partial_hit_count: counters.read_partial_hits,
+            read_hit_bytes: counters.read_hit_bytes,
+            read_miss_bytes: counters.read_miss_bytes,
+            write_count: counters.writes,
+            write_bytes: counters.write_bytes,
+            flush_count: counters.flushes,
+            fua_write_count: counters.fua_writes,
+            discard_count: counters.discards,
+            write_zeroes_count: counters.write_zeroes,
+            prefetch_count: counters.prefetches,
+            error_count: counters.errors,
+            coalesced_miss_count: counters.coalesced_misses,
+            promoted_block_count: counters.promoted_blocks,
+            bypassed_block_counts: reasons,
+            repaired_block_count: counters.repaired_blocks,
+            poisoned_block_count: counters.poisoned_blocks,
+            writeback_block_count: counters.writeback_blocks,
+            writeback_io_count: counters.writeback_ios,
+            origin_error_count: counters.origin_errors,
+            origin_flush_count: counters.origin_flushes,
+        },
+    }
+}

@@ -1,0 +1,389 @@
+//! The command line: each flag is declared once, here, with its help.
+//!
+//! A doc comment is what `--help` shows. Examples stand behind the options of each command.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use forebay_engine::options::CacheMode;
+use forebay_host::{DeviceSpec, ListenAddress};
+
+use crate::exit::EXIT_CODES_HELP;
+use crate::{names, size};
+
+/// Where `serve` keeps the host state files unless told otherwise.
+pub(crate) const STATE_DIRECTORY: &str = "/var/lib/forebay";
+
+/// A user-space block cache: a fast device in front of a slow one, served over NBD.
+///
+/// CACHE is the fast device and ORIGIN the slow one; each is a block device or a file. ORIGIN may also
+/// be made slow for trying out: `hdd:PATH` behaves like a hard disk, `iops:250:PATH` completes 250
+/// transfers a second. SIZE takes K, M, G, T (powers of 1024); a plain number is bytes.
+#[derive(Parser, Debug)]
+#[command(name = "forebay", version, after_help = EXIT_CODES_HELP, after_long_help = LONG_HELP)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const LONG_HELP: &str = "\
+Examples:
+  forebay demo
+  forebay format /dev/nvme0n1p4
+  forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback
+  forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd
+
+Environment:
+  FOREBAY_ADMIN    admin socket of the daemon, as --admin
+  FOREBAY_RUN_DIR  where sockets of daemons are looked for, instead of /run/forebay
+  FOREBAY_LOG      what is logged to stderr: error, warn, info, debug, or filters by module
+
+Exit codes:
+  0  done
+  1  the operation failed (I/O error, no permission, a device that does not fit)
+  2  wrong usage
+  3  refused, because data would be at risk or the object is in use
+  4  not found: no such file, volume or running daemon
+  5  the cache device is damaged, or is none
+  6  cancelled by the operator";
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    Format(FormatArguments),
+    Attach(AttachArguments),
+    Serve(ServeArguments),
+    Status(StatusArguments),
+    Set(SetArguments),
+    Drain(DrainArguments),
+    Detach(DetachArguments),
+    Invalidate(InvalidateArguments),
+    Stop(StopArguments),
+    Show(ShowArguments),
+    Check(CheckArguments),
+    Wipe(WipeArguments),
+    Demo(DemoArguments),
+}
+
+/// Which daemon to speak to.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AdminArguments {
+    /// Admin socket of the daemon; by default the only running daemon's under /run/forebay
+    #[arg(long, value_name = "PATH", env = "FOREBAY_ADMIN", hide_env_values = true)]
+    pub(crate) admin: Option<PathBuf>,
+}
+
+/// Where host state files are.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct StateArguments {
+    /// Directory of the host state files, which outlive the loss of a cache device
+    #[arg(long, value_name = "DIR", default_value = STATE_DIRECTORY)]
+    pub(crate) state_dir: PathBuf,
+}
+
+/// Make a cache device of a block device or a file. What was on it is lost.
+///
+/// A device that is mounted or locked is refused. So is one that carries a known signature or a cache
+/// set, unless --force is given.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay format /dev/nvme0n1p4 --label fast
+  forebay format /var/cache/volume.cache --size 20G     a file, created and written in full")]
+pub(crate) struct FormatArguments {
+    /// Block device or file to hold the cache
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// Create CACHE as a file of this size, written in full
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) size: Option<u64>,
+    /// Unit of allocation: a power of two from 256K to 16M [default: about 1/1000 of the device]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) segment_size: Option<u64>,
+    /// Free text to tell cache sets apart, at most 64 bytes
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) label: String,
+    /// Overwrite a device that carries a signature or a cache set
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Attach an existing volume to a cache device. Nothing is written to ORIGIN.
+///
+/// If a daemon serves CACHE, it attaches the volume and serves it at once; otherwise the volume is
+/// entered in the device's volume table. The paths are stored absolute.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback
+  forebay attach cache.img hdd:slow.img --name trial")]
+pub(crate) struct AttachArguments {
+    /// Cache device, formatted before
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// The volume: a block device, a file, or hdd:PATH, ssd:PATH, iops:N:PATH, remote:MS:PATH
+    #[arg(value_name = "ORIGIN")]
+    pub(crate) origin: DeviceSpec,
+    /// Name of the volume and of its NBD export
+    #[arg(long)]
+    pub(crate) name: String,
+    /// writeback, writethrough, writearound, writeonly or passthrough
+    #[arg(long, value_name = "MODE", default_value = "writethrough")]
+    #[arg(value_parser = names::parse_mode)]
+    pub(crate) cache_mode: CacheMode,
+    /// Smallest unit that clients may address: 512 or 4096 [default: what ORIGIN has]
+    #[arg(long, value_name = "BYTES", value_parser = parse_logical_block)]
+    pub(crate) logical_block: Option<u32>,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+fn parse_logical_block(text: &str) -> Result<u32, String> {
+    match text {
+        "512" => Ok(512),
+        "4096" | "4K" | "4k" => Ok(4096),
+        other => Err(format!("`{other}` is no logical block size: choose 512 or 4096")),
+    }
+}
+
+/// Serve the volumes of a cache device over NBD, in the foreground.
+///
+/// Prints one line per export with its URI when it is ready, and tells systemd if NOTIFY_SOCKET is set.
+/// On SIGTERM or SIGINT it finishes what is in flight, writes a checkpoint, and exits 0. Dirty data stays
+/// on the cache device.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay serve /dev/nvme0n1p4
+  forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd --nbd tcp:10809
+  forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with")]
+pub(crate) struct ServeArguments {
+    /// Cache device, formatted before
+    #[arg(value_name = "CACHE", required_unless_present = "bare")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Serve a plain device without a cache; may be given more than once
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_bare, conflicts_with = "cache")]
+    pub(crate) bare: Vec<BareArgument>,
+    /// Where to listen: unix:PATH, tcp:PORT (loopback) or tcp:ADDRESS:PORT; may be given more than
+    /// once [default: a socket under /run/forebay]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) nbd: Vec<ListenAddress>,
+    /// Admin socket to make [default: one under /run/forebay; none with --bare]
+    #[arg(long, value_name = "PATH", env = "FOREBAY_ADMIN", hide_env_values = true)]
+    pub(crate) admin: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+    /// Most clients at once
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) connections_max: u32,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true)]
+    pub(crate) exit_with_parent: bool,
+}
+
+/// `NAME=PATH`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct BareArgument {
+    pub(crate) name: String,
+    pub(crate) device: DeviceSpec,
+}
+
+fn parse_bare(text: &str) -> Result<BareArgument, String> {
+    let (name, path) = text.split_once('=').ok_or("write NAME=PATH")?;
+    if name.is_empty() {
+        return Err("the name is empty; write NAME=PATH".to_owned());
+    }
+    let device: DeviceSpec = path.parse().map_err(|error| format!("{error}"))?;
+    Ok(BareArgument { name: name.to_owned(), device })
+}
+
+/// Show what a daemon does: hit ratio, dirty data, latency, memory.
+///
+/// Without a running daemon, the cache sets known from the host state files are listed, with what may
+/// be dirty. Write amplification is bytes written to the cache device per byte of clients' writes and
+/// promotions; what was moved at reclaim is given apart.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay status
+  forebay status /dev/nvme0n1p4 --json
+  forebay status --reset                     counters and latencies start again from zero")]
+pub(crate) struct StatusArguments {
+    /// Only the daemon or the state of this cache device
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Set all counters and latencies to zero after showing them
+    #[arg(long)]
+    pub(crate) reset: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
+/// Change settings of a volume, or of the cache set if no NAME is given.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Keys of a volume:
+  cache_mode          writeback, writethrough, writearound, writeonly, passthrough
+  sequential_cutoff   SIZE; longer read streams are not promoted; 0 = off
+  writeback_percent   0 to 100; share of the cache that may be dirty before writeback starts
+Keys of the cache set:
+  memory_max          SIZE or `none`; bound on the memory of the index
+  discard             on or off; TRIM of freed segments
+
+Examples:
+  forebay set home cache_mode=writeback sequential_cutoff=4M
+  forebay set memory_max=2G discard=off")]
+pub(crate) struct SetArguments {
+    /// Name of the volume, then settings
+    #[arg(value_name = "[NAME] KEY=VALUE", required = true)]
+    pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Write all dirty data of a volume to its origin. It goes on in writethrough.
+///
+/// Ends when the clean state is durable. Ctrl-C cancels: what was written back stays clean.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay drain home")]
+pub(crate) struct DrainArguments {
+    /// Volume
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Drain a volume and take it off the cache device. The origin then holds all of it.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay detach home")]
+pub(crate) struct DetachArguments {
+    /// Volume
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Forget all clean copies of a volume. Refused while it has dirty data.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay invalidate home")]
+pub(crate) struct InvalidateArguments {
+    /// Volume
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Stop a daemon. Dirty data stays on the cache device unless --drain is given.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  forebay stop\n  forebay stop --drain")]
+pub(crate) struct StopArguments {
+    /// Drain all volumes first; they stay in writethrough
+    #[arg(long)]
+    pub(crate) drain: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Show what is on a cache device, without a daemon and without changing it.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay show /dev/nvme0n1p4")]
+pub(crate) struct ShowArguments {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Check everything on a cache device that recovery relies on. Read-only; no daemon may serve it.
+///
+/// Exits 0 if all is well and 5 if anything is damaged. Notes, such as a checkpoint that a crash cut
+/// short while the other one is whole, do not count as damage.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay check /dev/nvme0n1p4")]
+pub(crate) struct CheckArguments {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Make a cache device plain again: its superblocks and checkpoints are zeroed.
+///
+/// Refused while attached volumes have, or may have, dirty data.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  forebay wipe /dev/nvme0n1p4")]
+pub(crate) struct WipeArguments {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// Wipe it even if dirty data is lost
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+}
+
+/// Show on this machine what a cache does. Needs nothing but this binary, and leaves nothing behind.
+///
+/// Makes an origin that behaves like a hard disk, a fast file and a cache file, and measures random
+/// reads (Zipf 1.2, 4 KiB, two jobs of 64 MiB at queue depth 8) and write+fsync on each. Then it kills
+/// its own server in the middle of writes, starts it again and compares every acknowledged write.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay demo
+  forebay demo --seconds 60 --json figures.json --dir /mnt/ssd")]
+pub(crate) struct DemoArguments {
+    /// Seconds of each cached read run; the others are scaled with it
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub(crate) seconds: u64,
+    /// Write the figures to this file as JSON
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+    /// Directory for the files, about 800 MiB [default: /dev/shm if it has room, else TMPDIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_declaration_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Arguments::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let example = format!("forebay {}", command.get_name());
+            assert!(help.contains(&example), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn the_long_help_repeats_the_exit_codes() {
+        assert!(LONG_HELP.ends_with(EXIT_CODES_HELP));
+    }
+
+    #[test]
+    fn a_bare_device_has_a_name() {
+        assert!(parse_bare("/dev/sdb").is_err());
+        assert!(parse_bare("=/dev/sdb").is_err());
+        assert_eq!(parse_bare("a=hdd:x").unwrap().device.to_string(), "hdd:x");
+    }
+}

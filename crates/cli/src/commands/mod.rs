@@ -1,0 +1,41 @@
+//! The commands, one file each.
+
+mod attach;
+mod check;
+mod detach;
+mod drain;
+pub(crate) mod format;
+mod invalidate;
+mod online;
+mod serve;
+mod set;
+mod show;
+mod status;
+mod status_text;
+mod stop;
+mod wipe;
+
+use std::process::ExitCode;
+
+use crate::args::Command;
+use crate::exit::Failure;
+
+/// Runs a command.
+pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+    let done = |()| ExitCode::SUCCESS;
+    match command {
+        Command::Format(arguments) => format::run(&arguments).map(done),
+        Command::Attach(arguments) => attach::run(&arguments).map(done),
+        Command::Serve(arguments) => serve::run(arguments).map(done),
+        Command::Status(arguments) => status::run(&arguments).map(done),
+        Command::Set(arguments) => set::run(&arguments).map(done),
+        Command::Drain(arguments) => drain::run(&arguments).map(done),
+        Command::Detach(arguments) => detach::run(&arguments).map(done),
+        Command::Invalidate(arguments) => invalidate::run(&arguments).map(done),
+        Command::Stop(arguments) => stop::run(&arguments).map(done),
+        Command::Show(arguments) => show::run(&arguments).map(done),
+        Command::Check(arguments) => check::run(&arguments),
+        Command::Wipe(arguments) => wipe::run(&arguments).map(done),
+        Command::Demo(arguments) => crate::demo::run(&arguments),
+    }
+}

@@ -1,0 +1,62 @@
+//! What the commands that speak to a daemon have in common: long work with progress, and Ctrl-C.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::admin::client::AdminClient;
+use crate::exit::{Exit, Failure};
+use crate::progress::{Progress, Unit};
+
+/// How often the daemon is asked how far it is.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Waits for `work`, which writes back the dirty data of a volume, and shows how far it is. Ctrl-C
+/// drops the work: the daemon sees its client gone and gives the command up.
+pub(crate) async fn with_drain_progress(
+    daemon: &AdminClient,
+    volume: &str,
+    label: &str,
+    work: impl Future<Output = Result<(), Failure>>,
+) -> Result<(), Failure> {
+    let mut most = dirty_bytes(daemon, volume).await.unwrap_or(0);
+    let mut progress = (most > 0).then(|| Progress::start(label, Unit::Bytes, most));
+    tokio::pin!(work);
+    let result = loop {
+        tokio::select! {
+            biased;
+            result = &mut work => break result,
+            signal = tokio::signal::ctrl_c() => {
+                let failure = match signal {
+                    Ok(()) => Failure::new(
+                        Exit::Cancelled,
+                        format!("{label}: cancelled; what was written back stays clean"),
+                    ),
+                    Err(error) => Failure::failed(format!("cannot watch signals: {error}")),
+                };
+                break Err(failure);
+            }
+            () = tokio::time::sleep(POLL_INTERVAL) => {
+                if let Some(dirty) = dirty_bytes(daemon, volume).await {
+                    // Clients may write while the volume is drained.
+                    if dirty > most {
+                        most = dirty;
+                        progress = Some(Progress::start(label, Unit::Bytes, most));
+                    }
+                    if let Some(progress) = &mut progress {
+                        progress.set(most - dirty);
+                    }
+                }
+            }
+        }
+    };
+    if let Some(progress) = progress {
+        progress.finish();
+    }
+    result
+}
+
+async fn dirty_bytes(daemon: &AdminClient, name: &str) -> Option<u64> {
+    let status = daemon.status().await.ok()?;
+    let export = status.exports.into_iter().find(|export| export.name == name)?;
+    export.volume.map(|volume| volume.dirty_bytes)
+}

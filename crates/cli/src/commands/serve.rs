@@ -1,0 +1,67 @@
+//! `forebay serve`: opens what is to be served and hands it to the daemon.
+
+use std::path::Path;
+
+use forebay_host::set::{OpenedSet, SetOptions};
+use forebay_host::state_file::set_id_text;
+use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions};
+
+use crate::admin::socket;
+use crate::args::ServeArguments;
+use crate::commands::format::absolute;
+use crate::daemon::Daemon;
+use crate::exit::Failure;
+
+/// Digits of the set's identity that name its default sockets.
+const NAME_DIGITS: usize = 8;
+
+/// Runs the command.
+pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
+    if arguments.exit_with_parent {
+        let signal = Some(rustix::process::Signal::TERM);
+        rustix::process::set_parent_process_death_signal(signal)
+            .map_err(|error| Failure::failed(format!("cannot follow the parent: {error}")))?;
+    }
+    let (set, bare, name) = match &arguments.cache {
+        Some(cache) => {
+            let set = open_set(cache, &arguments.state.state_dir)?;
+            let name = set_id_text(&set.superblock().set_id)[..NAME_DIGITS].to_owned();
+            (Some(set), Vec::new(), name)
+        }
+        None => (None, open_bare(&arguments)?, format!("bare-{}", std::process::id())),
+    };
+    let mut listen = arguments.nbd;
+    if listen.is_empty() {
+        listen.push(default_listen(&name)?);
+    }
+    let admin = match arguments.admin {
+        Some(path) => Some(path),
+        None if set.is_some() => Some(socket::default_path(&name)),
+        None => None,
+    };
+    let connections_max = arguments.connections_max;
+    let options = ShardOptions { listen, connections_max, ..ShardOptions::default() };
+    Daemon { options, set, bare, admin }.run()
+}
+
+fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> {
+    let cache = DeviceSpec::plain(absolute(cache)?);
+    let options = SetOptions { state_directory: absolute(state_directory)? };
+    Ok(OpenedSet::open(&cache, &options)?)
+}
+
+fn open_bare(arguments: &ServeArguments) -> Result<Vec<BareExport>, Failure> {
+    let open = |bare: &crate::args::BareArgument| {
+        BareExport::open(&bare.name, &bare.device, Access::ReadWrite).map_err(Failure::from)
+    };
+    arguments.bare.iter().map(open).collect()
+}
+
+fn default_listen(name: &str) -> Result<ListenAddress, Failure> {
+    let directory = socket::run_directory();
+    std::fs::create_dir_all(&directory).map_err(|error| {
+        Failure::failed(format!("cannot make {}: {error}", directory.display()))
+            .or("choose where to listen with --nbd, and an admin socket with --admin")
+    })?;
+    Ok(ListenAddress::Unix(directory.join(format!("{name}.nbd"))))
+}

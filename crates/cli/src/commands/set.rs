@@ -1,0 +1,137 @@
+//! `forebay set`: settings of a volume or of the cache set.
+
+use crate::admin::api::SetRequest;
+use crate::admin::client;
+use crate::args::SetArguments;
+use crate::commands::online;
+use crate::exit::Failure;
+use crate::{names, output, size};
+
+const VOLUME_KEYS: [&str; 3] = ["cache_mode", "sequential_cutoff", "writeback_percent"];
+const SET_KEYS: [&str; 2] = ["memory_max", "discard"];
+
+/// Runs the command.
+pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
+    let request = parse(&arguments.words)?;
+    let daemon = client::only(arguments.admin.admin.as_deref())?;
+    let work = async {
+        match (&request.volume, &request.cache_mode) {
+            // Leaving a mode that keeps dirty data drains first.
+            (Some(volume), Some(mode)) => {
+                let label = format!("changing `{volume}` to {mode}");
+                let work = daemon.set(&request);
+                online::with_drain_progress(&daemon, volume, &label, work).await
+            }
+            _ => daemon.set(&request).await,
+        }
+    };
+    client::block_on(work)??;
+    output::print(&match &request.volume {
+        Some(volume) => format!("volume `{volume}` is set\n"),
+        None => "the cache set is set\n".to_owned(),
+    })
+}
+
+/// Puts `[NAME] KEY=VALUE...` into a request.
+fn parse(words: &[String]) -> Result<SetRequest, Failure> {
+    let mut request = SetRequest::default();
+    let mut pairs = words;
+    if let Some((first, rest)) = words.split_first()
+        && !first.contains('=')
+    {
+        request.volume = Some(first.clone());
+        pairs = rest;
+    }
+    if pairs.is_empty() {
+        return Err(Failure::usage("nothing to set; write KEY=VALUE, see `forebay set --help`"));
+    }
+    for pair in pairs {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(Failure::usage(format!("`{pair}` is no setting; write KEY=VALUE")));
+        };
+        refuse_misplaced(key, request.volume.as_deref())?;
+        let bad = |reason: String| Failure::usage(format!("{key}: {reason}"));
+        match key {
+            "cache_mode" => {
+                names::parse_mode(value).map_err(bad)?;
+                request.cache_mode = Some(value.to_owned());
+            }
+            "sequential_cutoff" => {
+                request.sequential_cutoff_bytes = Some(size::parse(value).map_err(bad)?);
+            }
+            "writeback_percent" => {
+                let percent = value.parse().ok().filter(|percent: &u8| *percent <= 100);
+                let range = || bad(format!("`{value}` is no whole number from 0 to 100"));
+                request.writeback_percent = Some(percent.ok_or_else(range)?);
+            }
+            "memory_max" => {
+                let bound = if value == "none" { Ok(u64::MAX) } else { size::parse(value) };
+                request.memory_max_bytes = Some(bound.map_err(bad)?);
+            }
+            "discard" => {
+                request.discard_freed_segments = Some(match value {
+                    "on" => true,
+                    "off" => false,
+                    other => return Err(bad(format!("`{other}` is neither on nor off"))),
+                });
+            }
+            _ => unreachable!("unknown keys are refused above"),
+        }
+    }
+    Ok(request)
+}
+
+fn refuse_misplaced(key: &str, volume: Option<&str>) -> Result<(), Failure> {
+    let is_of_volume = VOLUME_KEYS.contains(&key);
+    if !is_of_volume && !SET_KEYS.contains(&key) {
+        let keys = [&VOLUME_KEYS[..], &SET_KEYS[..]].concat().join(", ");
+        return Err(Failure::usage(format!("`{key}` cannot be set; the keys are {keys}")));
+    }
+    match volume {
+        None if is_of_volume => {
+            Err(Failure::usage(format!("{key} belongs to a volume; write its name first")))
+        }
+        Some(name) if !is_of_volume => Err(Failure::usage(format!(
+            "{key} belongs to the cache set, not to volume `{name}`; leave the name out"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<SetRequest, Failure> {
+        parse(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_name_comes_first() {
+        let request = parsed(&["home", "cache_mode=writeback", "sequential_cutoff=4M"]).unwrap();
+        assert_eq!(request.volume.as_deref(), Some("home"));
+        assert_eq!(request.cache_mode.as_deref(), Some("writeback"));
+        assert_eq!(request.sequential_cutoff_bytes, Some(4 << 20));
+        let request = parsed(&["memory_max=none", "discard=off"]).unwrap();
+        assert_eq!(request.memory_max_bytes, Some(u64::MAX));
+        assert_eq!(request.discard_freed_segments, Some(false));
+    }
+
+    #[test]
+    fn what_cannot_be_set_is_refused() {
+        let bad: [&[&str]; 9] = [
+            &["home"],
+            &["home", "cache_mode"],
+            &["home", "colour=red"],
+            &["home", "memory_max=1G"],
+            &["cache_mode=writeback"],
+            &["home", "writeback_percent=101"],
+            &["home", "cache_mode=fast"],
+            &["discard=maybe"],
+            &["memory_max=much"],
+        ];
+        for words in bad {
+            assert_eq!(parsed(words).unwrap_err().exit, crate::exit::Exit::Usage, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The status of a daemon for people.
+
+use std::fmt::Write;
+
+use crate::admin::api::{CacheSet, Export, Latency, Percentiles, Status, Volume};
+use crate::commands::status::{bound_text, duration_text};
+use crate::size;
+
+/// The whole status.
+pub(crate) fn daemon(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string cannot fail.
+    let _ = write_daemon(&mut text, status);
+    text
+}
+
+fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
+    let up = duration_text(status.uptime_ms);
+    match &status.cache_set {
+        Some(set) => {
+            let label = if set.label.is_empty() { "" } else { &format!(" ({})", set.label) };
+            let (id, device) = (&set.set_id, &set.cache_device);
+            writeln!(text, "cache set {id}{label} on {device}: {}, up {up}", status.state)?;
+            write_set(text, set)?;
+        }
+        None => writeln!(text, "daemon {} without a cache, up {up}", status.pid)?,
+    }
+    let memory = &status.payload_memory;
+    writeln!(
+        text,
+        "  payload     {} of {} in use by clients, {} of {} by the engine",
+        size::text(memory.clients.used_bytes),
+        size::text(memory.clients.total_bytes),
+        size::text(memory.engine.used_bytes),
+        size::text(memory.engine.total_bytes)
+    )?;
+    for export in &status.exports {
+        write_export(text, export)?;
+        let clients: Vec<&str> = status
+            .connections
+            .iter()
+            .filter(|connection| connection.export.as_deref() == Some(&export.name))
+            .map(|connection| connection.peer.as_str())
+            .collect();
+        if !clients.is_empty() {
+            writeln!(text, "  clients     {}: {}", clients.len(), clients.join(", "))?;
+        }
+    }
+    Ok(())
+}
+
+fn write_set(text: &mut String, set: &CacheSet) -> std::fmt::Result {
+    if let Some(error) = &set.recovery_error {
+        writeln!(text, "  failed      {error}")?;
+    }
+    if set.is_cache_failed {
+        writeln!(text, "  failed      the cache device fails; nothing is cached any more")?;
+    }
+    writeln!(
+        text,
+        "  occupancy   {:.1} % of {} ({} of {} segments free), {} cached, {} dirty",
+        set.occupancy * 100.0,
+        size::text(set.segment_bytes * u64::from(set.segment_count)),
+        set.free_segment_count,
+        set.segment_count,
+        size::text(set.cached_bytes),
+        size::text(set.dirty_bytes)
+    )?;
+    let factor = |factor: Option<f64>| factor.map_or("-".into(), |value| format!("{value:.2}"));
+    writeln!(
+        text,
+        "  written     {} to the cache device: amplification {}, and {} moved at reclaim",
+        size::text(set.counters.cache_written_bytes),
+        factor(set.write_amplification),
+        factor(set.relocation_amplification)
+    )?;
+    let bound = bound_text(set.memory_max_bytes);
+    writeln!(text, "  memory      {} for the index, {bound}", size::text(set.memory_bytes))?;
+    let recovery = duration_text(set.recovery_ms);
+    writeln!(text, "  recovery    {recovery}, {} records", set.recovered_record_count)
+}
+
+fn write_export(text: &mut String, export: &Export) -> std::fmt::Result {
+    let Export { name, device, .. } = export;
+    let size = size::text(export.size_bytes);
+    match &export.volume {
+        Some(volume) => {
+            writeln!(
+                text,
+                "volume {name}: {}, {}, {size} on {device}",
+                volume.state, volume.cache_mode
+            )?;
+            write_volume(text, volume)?;
+        }
+        None => writeln!(text, "export {name}: {size} on {device}")?,
+    }
+    if let Some(reason) = &export.unavailable {
+        writeln!(text, "  unavailable {reason}")?;
+    }
+    write_latency(text, &export.latency)
+}
+
+fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
+    let percent =
+        |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.2} %", ratio * 100.0));
+    let counters = &volume.counters;
+    let reads =
+        counters.read_hit_count + counters.read_miss_count + counters.read_partial_hit_count;
+    writeln!(
+        text,
+        "  hits        {} of {reads} reads, {} of {}",
+        percent(volume.hit_ratio_requests),
+        percent(volume.hit_ratio_bytes),
+        size::text(counters.read_hit_bytes + counters.read_miss_bytes)
+    )?;
+    writeln!(
+        text,
+        "  writes      {} with {}, {} flushes, {} in flight",
+        counters.write_count,
+        size::text(counters.write_bytes),
+        counters.flush_count,
+        volume.requests_in_flight
+    )?;
+    let age = if volume.dirty_bytes == 0 {
+        String::new()
+    } else {
+        format!(", the oldest for {}", duration_text(volume.dirty_age_ms))
+    };
+    writeln!(
+        text,
+        "  dirty       {}{age}; {} cached",
+        size::text(volume.dirty_bytes),
+        size::text(volume.cached_bytes)
+    )?;
+    let reasons: Vec<String> = counters
+        .bypassed_block_counts
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{reason} {count}"))
+        .collect();
+    if !reasons.is_empty() {
+        writeln!(text, "  bypassed    {} (blocks)", reasons.join(", "))?;
+    }
+    let troubles = [
+        ("failed requests", counters.error_count),
+        ("origin errors", counters.origin_error_count),
+        ("repaired blocks", counters.repaired_block_count),
+        ("poisoned blocks", counters.poisoned_block_count),
+    ];
+    for (name, count) in troubles.iter().filter(|(_, count)| *count > 0) {
+        writeln!(text, "  trouble     {count} {name}")?;
+    }
+    Ok(())
+}
+
+fn write_latency(text: &mut String, latency: &Latency) -> std::fmt::Result {
+    let classes = [
+        ("hits", &latency.read_hit),
+        ("misses", &latency.read_miss),
+        ("writes", &latency.write),
+        ("flushes", &latency.flush),
+    ];
+    for (name, percentiles) in classes {
+        if percentiles.count > 0 {
+            writeln!(text, "  latency     {name:<8}{}", percentiles_text(percentiles))?;
+        }
+    }
+    Ok(())
+}
+
+fn percentiles_text(percentiles: &Percentiles) -> String {
+    let [p50, p99, p999] =
+        [percentiles.p50_ns, percentiles.p99_ns, percentiles.p999_ns].map(latency_text);
+    format!("p50 {p50:>9}  p99 {p99:>9}  p99.9 {p999:>9}  of {}", percentiles.count)
+}
+
+/// A latency for people.
+pub(crate) fn latency_text(nanoseconds: u64) -> String {
+    match nanoseconds {
+        0..100_000 => format!("{:.1} us", nanoseconds as f64 / 1e3),
+        100_000..1_000_000 => format!("{:.0} us", nanoseconds as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} ms", nanoseconds as f64 / 1e6),
+        _ => format!("{:.1} s", nanoseconds as f64 / 1e9),
+    }
+}

@@ -1,0 +1,255 @@
+//! A running daemon: the shard on its thread, the admin server on another, signals on a third. The
+//! main thread waits for what they tell, keeps systemd informed, and decides the exit code.
+//!
+//! The shard alone ends the daemon: on a stop command it finishes what is in flight and writes its
+//! checkpoint; only when its thread has ended does the process end.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use forebay_host::set::OpenedSet;
+use forebay_host::{
+    AdminCommand, AdminError, BareExport, ListenAddress, NotServing, Shard, ShardError,
+    ShardHandle, ShardOptions,
+};
+use sd_notify::NotifyState;
+
+use crate::admin::AdminServer;
+use crate::exit::Failure;
+use crate::output;
+use crate::progress::{Progress, Unit};
+use crate::signals::{self, Signal};
+
+/// How often the shard is looked at: bounds the age of what is shown of recovery.
+const TICK: Duration = Duration::from_millis(500);
+
+/// What a daemon is made of.
+pub(crate) struct Daemon {
+    pub(crate) options: ShardOptions,
+    pub(crate) set: Option<OpenedSet>,
+    pub(crate) bare: Vec<BareExport>,
+    /// Where the admin socket shall be, if there shall be one.
+    pub(crate) admin: Option<PathBuf>,
+}
+
+enum Event {
+    Signal(Signal),
+    Serving(Result<(), NotServing>),
+    Stopped(Result<(), AdminError>),
+    Ended(Result<(), ShardError>),
+}
+
+/// The daemon at work, as the main thread sees it.
+struct Watch {
+    handle: ShardHandle,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+    thread: JoinHandle<()>,
+    addresses: Vec<ListenAddress>,
+    recovery: Option<Progress>,
+    is_stopping: bool,
+    /// Why the stop that a signal asked for went wrong.
+    stop_failure: Option<Failure>,
+}
+
+impl Daemon {
+    /// Serves until it is told to stop.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        let Daemon { options, set, bare, admin } = self;
+        let shard = Shard::new(options, set, bare)?;
+        let handle = shard.handle();
+        let addresses = shard.addresses();
+        let (sender, events) = mpsc::channel();
+        let signals = sender.clone();
+        signals::watch(move |signal| {
+            // The receiver lives as long as the process serves.
+            let _ = signals.send(Event::Signal(signal));
+        })?;
+        let server = match &admin {
+            Some(path) => Some(AdminServer::start(path, handle.clone())?),
+            None => None,
+        };
+        let ended = sender.clone();
+        let thread = thread::Builder::new()
+            .name("shard".into())
+            .spawn(move || {
+                let _ = ended.send(Event::Ended(shard.run()));
+            })
+            .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+        let serving = sender.clone();
+        handle.serving(move |result| {
+            let _ = serving.send(Event::Serving(result));
+        });
+        let watch = Watch {
+            handle,
+            events,
+            sender,
+            thread,
+            addresses,
+            recovery: None,
+            is_stopping: false,
+            stop_failure: None,
+        };
+        let result = watch.run();
+        // Whoever asked for the stop gets the answer before the process ends.
+        drop(server);
+        result
+    }
+}
+
+impl Watch {
+    fn run(mut self) -> Result<(), Failure> {
+        let watchdog = sd_notify::watchdog_enabled();
+        let tick = watchdog.map_or(TICK, |period| TICK.min(period / 3));
+        let mut is_serving = false;
+        loop {
+            match self.events.recv_timeout(tick) {
+                Ok(Event::Signal(signal)) => self.stop(signal),
+                Ok(Event::Serving(Ok(()))) => {
+                    is_serving = true;
+                    self.end_progress();
+                    self.announce()?;
+                    tell_systemd(NotifyState::Ready);
+                }
+                // The shard ends with the same error.
+                Ok(Event::Serving(Err(_))) => self.end_progress(),
+                Ok(Event::Stopped(Ok(()))) => {}
+                Ok(Event::Stopped(Err(error))) => self.stop_failure = Some(error.into()),
+                Ok(Event::Ended(result)) => {
+                    self.end_progress();
+                    return self.end(result);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.thread.is_finished() {
+                        return Err(Failure::failed("the server's thread has died; see above"));
+                    }
+                    if !is_serving {
+                        self.show_recovery();
+                    }
+                    if watchdog.is_some() && self.handle.status_wait().is_ok() {
+                        tell_systemd(NotifyState::Watchdog);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept here"),
+            }
+        }
+    }
+
+    fn stop(&mut self, signal: Signal) {
+        if self.is_stopping {
+            tracing::info!("still finishing what is in flight");
+            return;
+        }
+        self.is_stopping = true;
+        tracing::info!(?signal, "stopping");
+        tell_systemd(NotifyState::Stopping);
+        let sender = self.sender.clone();
+        self.handle.command(AdminCommand::Stop, move |outcome| {
+            let _ = sender.send(Event::Stopped(outcome.map(|_| ())));
+        });
+    }
+
+    fn end(mut self, result: Result<(), ShardError>) -> Result<(), Failure> {
+        tell_systemd(NotifyState::Stopping);
+        // What the stop had to say was sent before the shard ended.
+        while let Ok(event) = self.events.try_recv() {
+            if let Event::Stopped(Err(error)) = event {
+                self.stop_failure = Some(error.into());
+            }
+        }
+        let thread = self.thread.join();
+        assert!(thread.is_ok(), "the thread has told that the shard ended");
+        result?;
+        match self.stop_failure.take() {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    }
+
+    /// One line per export and address on stdout: the URI that clients connect to.
+    fn announce(&self) -> Result<(), Failure> {
+        let Ok(status) = self.handle.status_wait() else { return Ok(()) };
+        let mut text = String::new();
+        for export in &status.exports {
+            if let Some(reason) = &export.unavailable {
+                eprintln!("forebay: volume `{}` is not served: {reason}", export.name);
+                continue;
+            }
+            for address in &self.addresses {
+                text.push_str(&uri(address, &export.name));
+                text.push('\n');
+            }
+        }
+        output::print(&text)
+    }
+
+    fn show_recovery(&mut self) {
+        let Ok(status) = self.handle.status_wait() else { return };
+        let Some(set) = status.set.map(|set| set.status) else { return };
+        let (done, total) = set.recovery_segments;
+        let progress = self
+            .recovery
+            .get_or_insert_with(|| Progress::start("recovering", Unit::Segments, total.into()));
+        progress.set(done.into());
+    }
+
+    fn end_progress(&mut self) {
+        if let Some(progress) = self.recovery.take() {
+            progress.finish();
+        }
+    }
+}
+
+fn tell_systemd(state: NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::debug!(%error, "systemd cannot be told");
+    }
+}
+
+/// Where a client finds an export, as `nbdinfo` and its kin take it.
+pub(crate) fn uri(address: &ListenAddress, export: &str) -> String {
+    let name = percent_encode(export);
+    match address {
+        ListenAddress::Unix(path) => {
+            let path = percent_encode(&absolute_text(path));
+            format!("nbd+unix:///{name}?socket={path}")
+        }
+        ListenAddress::Tcp(SocketAddr::V4(address)) => format!("nbd://{address}/{name}"),
+        ListenAddress::Tcp(SocketAddr::V6(address)) => format!("nbd://{address}/{name}"),
+    }
+}
+
+fn absolute_text(path: &Path) -> String {
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    absolute.to_string_lossy().into_owned()
+}
+
+fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
+            encoded.push(char::from(byte));
+        } else {
+            encoded.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_are_those_of_the_nbd_specification() {
+        let unix = ListenAddress::Unix("/run/a b.sock".into());
+        assert_eq!(uri(&unix, "home"), "nbd+unix:///home?socket=/run/a%20b.sock");
+        let tcp: ListenAddress = "tcp:127.0.0.1:10809".parse().unwrap();
+        assert_eq!(uri(&tcp, "home"), "nbd://127.0.0.1:10809/home");
+        let tcp: ListenAddress = "tcp:[::1]:1".parse().unwrap();
+        assert_eq!(uri(&tcp, "ä"), "nbd://[::1]:1/%C3%A4");
+    }
+}

@@ -1,0 +1,50 @@
+//! Names of modes and states, as they stand in commands, JSON and messages.
+
+use forebay_engine::options::CacheMode;
+use forebay_engine::status::VolumeState;
+
+const MODES: [(CacheMode, &str); 5] = [
+    (CacheMode::Writeback, "writeback"),
+    (CacheMode::Writethrough, "writethrough"),
+    (CacheMode::Writearound, "writearound"),
+    (CacheMode::Writeonly, "writeonly"),
+    (CacheMode::Passthrough, "passthrough"),
+];
+
+/// Name of a cache mode.
+pub(crate) fn mode_name(mode: CacheMode) -> &'static str {
+    MODES.iter().find(|(known, _)| *known == mode).expect("all modes are listed").1
+}
+
+/// The cache mode of a name.
+pub(crate) fn parse_mode(name: &str) -> Result<CacheMode, String> {
+    MODES.iter().find(|(_, known)| *known == name).map(|(mode, _)| *mode).ok_or_else(|| {
+        let names: Vec<&str> = MODES.iter().map(|(_, name)| *name).collect();
+        format!("`{name}` is no cache mode: choose one of {}", names.join(", "))
+    })
+}
+
+/// Name of a volume's state.
+pub(crate) fn volume_state_name(state: VolumeState) -> &'static str {
+    match state {
+        VolumeState::OriginMissing => "origin_missing",
+        VolumeState::Serving => "serving",
+        VolumeState::Draining => "draining",
+        VolumeState::WithoutCache => "without_cache",
+        VolumeState::Quiesced => "quiesced",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_modes_are_inverse() {
+        for (mode, name) in MODES {
+            assert_eq!(parse_mode(name), Ok(mode));
+            assert_eq!(mode_name(mode), name);
+        }
+        assert!(parse_mode("writeabck").unwrap_err().contains("writearound"));
+    }
+}
