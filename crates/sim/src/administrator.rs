@@ -384,6 +384,11 @@ impl World<'_> {
             // It was or is being detached.
             return Ok(());
         }
+        if !is_ok && self.has_failures() {
+            // How far it came, neither the table in memory nor that on the device may tell.
+            self.volumes[index].is_origin_whole = false;
+            return Ok(());
+        }
         let Some(entry) = volume.slot.and_then(|slot| engine.superblock().volume(slot)) else {
             return violation("a volume is gone from the table", format!("volume {index}"));
         };
@@ -405,8 +410,7 @@ impl World<'_> {
         volume.is_origin_whole &= !mode.keeps_dirty();
         volume.is_origin_whole |= is_ok && !mode.keeps_dirty();
         volume.mode = mode;
-        // What a failed device holds after a failed change is not known.
-        if !self.is_changing(index) && (is_ok || !self.has_failures()) {
+        if !self.is_changing(index) {
             self.volumes[index].entry = TableEntry::Known;
         }
         if self.volumes[index].is_origin_whole {

@@ -12,7 +12,7 @@ use crate::random::Random;
 use crate::stamp::Stamp;
 use crate::trace::{Note, Span};
 use crate::workload::{Operation, OperationKind, Pattern, Target};
-use crate::world::{Due, Halt, World, violation};
+use crate::world::{Due, Halt, TableEntry, World, violation};
 
 /// Who asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -254,7 +254,9 @@ impl World<'_> {
     fn check_dirty_mark(&self, index: usize) -> Result<(), Halt> {
         let volume = &self.volumes[index];
         let (Some(slot), Some(engine)) = (volume.slot, &self.engine) else { return Ok(()) };
-        if volume.is_marked_dirty || !volume.mode.keeps_dirty() {
+        // While it drains, the origin gets every write at once.
+        let is_draining = volume.entry == TableEntry::Changing;
+        if volume.is_marked_dirty || !volume.mode.keeps_dirty() || is_draining {
             return Ok(());
         }
         match engine.volume_status(self.time(), slot) {
