@@ -12,7 +12,7 @@ use crate::index::{Piece, Place};
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
 use crate::payload::Payload;
 use crate::units::{CacheBlock, VolumeSlot};
-use crate::volume::{HostMarkState, Service};
+use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::Waiter;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -131,7 +131,9 @@ impl Engine {
 
     fn start_volume_command(&mut self, id: CommandId, slot: VolumeSlot, goal: Goal) {
         let volume = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut);
-        let Some(volume) = volume.filter(|volume| volume.facts.is_some()) else {
+        let is_served =
+            |volume: &&mut Volume| volume.facts.is_some() && volume.service != Service::Quiesced;
+        let Some(volume) = volume.filter(is_served) else {
             self.end_command(id, Err(CommandError::NoSuchVolume));
             return;
         };
@@ -553,10 +555,14 @@ impl Engine {
             return;
         };
         if self.cache_failed {
-            if volume.service == Service::Quiesced && volume.facts.is_some() && volume.is_gated {
+            if volume.waits_for_host() {
                 volume.service = Service::WithoutCache;
                 volume.is_gated = false;
                 self.needs_ungating.push(slot);
+                let volume = self.volume_mut(slot);
+                for waiter in core::mem::take(&mut volume.mark_waiters) {
+                    self.wake(waiter, crate::wake::Ended::Well);
+                }
             }
             return;
         }

@@ -110,6 +110,12 @@ impl Volume {
         self.command.as_ref().is_some_and(VolumeCommand::is_leaving)
     }
 
+    /// Whether the cache device failed and the volume goes on from its origin as soon as the host
+    /// state file says so.
+    pub(crate) fn waits_for_host(&self) -> bool {
+        self.service == Service::Quiesced && self.facts.is_some() && self.is_gated
+    }
+
     /// Whether reads that miss are promoted.
     pub(crate) fn promotes(&self) -> bool {
         self.service == Service::Cached

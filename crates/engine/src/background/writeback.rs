@@ -58,6 +58,7 @@ pub(crate) struct Run {
     reads: usize,
     writes: usize,
     has_failed: bool,
+    has_unreadable: bool,
 }
 
 impl Run {
@@ -410,7 +411,7 @@ impl Engine {
     pub(crate) fn on_run_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let slot = self.writeback.runs[key].slot;
         let pieces = self.writeback.runs[key].pieces.clone();
-        if self.volume(slot).facts.is_none() {
+        if self.volume(slot).service != Service::Cached {
             self.end_run(key, payload);
             return;
         }
@@ -474,6 +475,7 @@ impl Engine {
         }
         let run = &mut self.writeback.runs[key];
         run.is_good[part] = is_good;
+        run.has_unreadable |= !is_good;
         run.reads -= 1;
         if run.reads == 0 {
             self.write_run(key, payload);
@@ -640,6 +642,10 @@ impl Engine {
 
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
+        if run.has_unreadable {
+            // Tried again, but not in a tight loop.
+            self.back_off(run.slot);
+        }
         self.unlock(run.slot, LockOwner::WritebackRun(key));
         if let Some(buffer) = run.buffer {
             payload.release(buffer);
@@ -670,5 +676,6 @@ fn new_run(slot: VolumeSlot, piece: Piece) -> Run {
         reads: 0,
         writes: 0,
         has_failed: false,
+        has_unreadable: false,
     }
 }

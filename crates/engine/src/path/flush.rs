@@ -96,7 +96,8 @@ impl Engine {
             }
             volume.flushes.begin();
             volume.counters.origin_flushes += 1;
-            let has_cache = volume.facts.is_some_and(|facts| facts.has_volatile_cache);
+            let facts = volume.facts.expect("a missing origin is never written");
+            let has_cache = facts.has_volatile_cache;
             if has_cache {
                 self.submit(Device::Origin(slot), IoKind::Flush, IoPurpose::OriginFlush(slot));
             } else {

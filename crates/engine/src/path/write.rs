@@ -194,6 +194,9 @@ impl Engine {
 
     /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
     fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        if self.is_cache_failed() {
+            self.units[key].route = self.route(self.units[key].slot);
+        }
         let unit = self.units[key];
         let keeps_dirty = self.effective_mode(unit.slot).keeps_dirty() || unit.route == Route::Log;
         if keeps_dirty && !self.is_dirty_marked(unit.slot, key) {
@@ -348,6 +351,11 @@ impl Engine {
 
     /// The unit has its lock and its content: writes it where it belongs.
     fn write_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        if self.is_cache_failed() && self.volume(self.units[key].slot).waits_for_host() {
+            self.unlock(self.units[key].slot, LockOwner::Unit(key));
+            self.wait_for_host(key);
+            return;
+        }
         match self.units[key].route {
             Route::Log => self.write_log(key, payload),
             Route::Through => self.write_through(key, payload),
@@ -450,16 +458,33 @@ impl Engine {
         }
     }
 
+    /// Rule 10: nothing goes to the origin without its cache before the host state file says so. Then
+    /// the unit starts over, on the route that the volume has by then.
+    fn wait_for_host(&mut self, key: Key) {
+        let unit = &mut self.units[key];
+        unit.state = UnitState::Starting;
+        let slot = unit.slot;
+        self.volume_mut(slot).mark_waiters.push(Waiter::Unit(key));
+    }
+
     /// The log failed. What the origin has or gets anyway is not lost with it.
     fn on_unit_failed(&mut self, key: Key, payload: &mut dyn Payload) {
         let unit = self.units[key];
         match unit.state {
             UnitState::Origin => {
-                let is_served = self.volume(unit.slot).service != Service::Quiesced;
+                let volume = self.volume(unit.slot);
+                let is_served = volume.service != Service::Quiesced || volume.waits_for_host();
                 if !is_served || unit.route == Route::Log {
                     self.units[key].error.get_or_insert(RequestError::Io);
                 }
                 self.on_unit_written(key, payload);
+            }
+            UnitState::Room | UnitState::Starting if self.volume(unit.slot).waits_for_host() => {
+                self.wait_for_host(key);
+            }
+            _ if self.volume(unit.slot).waits_for_host() => {
+                self.unlock(unit.slot, LockOwner::Unit(key));
+                self.wait_for_host(key);
             }
             UnitState::Room | UnitState::Starting => {
                 self.release_unit(key, payload);

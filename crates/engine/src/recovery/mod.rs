@@ -377,7 +377,6 @@ impl Engine {
             let volume = self.volume_mut(slot);
             if volume.has_lost_writes || volume.counters.origin_errors > 0 {
                 // An origin that cannot even flush is not served; its data is kept.
-                volume.facts = None;
                 volume.service = Service::Quiesced;
             }
         }
@@ -405,7 +404,7 @@ impl Engine {
         for slot in self.volume_slots() {
             let poisoned = self.poisoned_blocks(slot);
             let volume = self.volume(slot);
-            let owes = volume.facts.is_some()
+            let owes = volume.service == Service::Cached
                 && !volume.mode.keeps_dirty()
                 && volume.dirty_blocks > poisoned;
             if !owes {
@@ -413,7 +412,6 @@ impl Engine {
             }
             if self.has_origin_error(slot) {
                 let volume = self.volume_mut(slot);
-                volume.facts = None;
                 volume.service = Service::Quiesced;
                 continue;
             }
