@@ -1,4 +1,4 @@
-//! Devices: opened and locked in `open`, operated in `table`, made slow in [`crate::slow_device`].
+//! Devices: opened and locked in `open`, operated in `table`, made slow in `slow_device`.
 //!
 //! The descriptor that carries the lock is the one that does the I/O, so the lock lasts exactly as
 //! long as the device can be written through it.

@@ -8,7 +8,7 @@
 
 use forebay_engine::Engine;
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::CommandId;
+use forebay_engine::event::{CommandId, SavedMark};
 use forebay_engine::format::superblock::Volume;
 use forebay_engine::io::Device;
 use forebay_engine::units::{Time, VolumeSlot};
@@ -261,8 +261,11 @@ impl ServedSet {
                 self.save_at = None;
                 self.is_state_changed = false;
                 for mark in std::mem::take(&mut self.unsaved) {
-                    let (Mark::Dirty(slot) | Mark::WithoutCache(slot)) = mark;
-                    self.engine.handle_host_state_saved(now, slot);
+                    let (slot, mark) = match mark {
+                        Mark::Dirty(slot) => (slot, SavedMark::DirtyPossible),
+                        Mark::WithoutCache(slot) => (slot, SavedMark::ServedWithoutCache),
+                    };
+                    self.engine.handle_host_state_saved(now, slot, mark);
                 }
             }
             Err(error) => {
