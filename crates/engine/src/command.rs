@@ -6,7 +6,7 @@
 //! state it tells of is durable, never before.
 
 use crate::engine::{Engine, Phase};
-use crate::event::{Command, CommandError, CommandId, Event};
+use crate::event::{Command, CommandError, CommandId, Event, SavedMark};
 use crate::format::superblock::{AddVolumeError, NewVolume};
 use crate::index::{Piece, Place};
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
@@ -549,13 +549,13 @@ impl Engine {
         }
     }
 
-    pub(crate) fn on_host_state_saved(&mut self, slot: VolumeSlot) {
+    pub(crate) fn on_host_state_saved(&mut self, slot: VolumeSlot, mark: SavedMark) {
         let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
         else {
             return;
         };
-        if self.cache_failed {
-            if volume.waits_for_host() {
+        if mark == SavedMark::ServedWithoutCache {
+            if self.cache_failed && volume.waits_for_host() {
                 volume.service = Service::WithoutCache;
                 volume.is_gated = false;
                 self.needs_ungating.push(slot);

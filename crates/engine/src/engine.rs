@@ -17,7 +17,7 @@ use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
 use crate::command::StopStage;
 use crate::error::RecoveryError;
-use crate::event::{Command, CommandId, Event};
+use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::flush_group::FlushGroup;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
@@ -315,9 +315,9 @@ impl Engine {
     }
 
     /// The host state file says durably what [`Event::DirtyBegins`] or [`Event::CacheFailed`] asked for.
-    pub fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot) {
+    pub fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot, mark: SavedMark) {
         self.now = now;
-        self.on_host_state_saved(volume);
+        self.on_host_state_saved(volume, mark);
     }
 
     /// The operator asks for something.

@@ -7,6 +7,15 @@ use crate::units::VolumeSlot;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct CommandId(pub u64);
 
+/// What the host state file says durably now (rule 10).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SavedMark {
+    /// Dirty data may exist only on the cache device; asked for by [`Event::DirtyBegins`].
+    DirtyPossible,
+    /// The volume goes on without its cache; asked for by [`Event::CacheFailed`].
+    ServedWithoutCache,
+}
+
 /// What an operator may ask for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {

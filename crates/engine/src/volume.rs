@@ -118,7 +118,9 @@ impl Volume {
 
     /// Whether reads that miss are promoted.
     pub(crate) fn promotes(&self) -> bool {
+        // What a failed flush lost may come and go on the origin: nothing is copied from it any more.
         self.service == Service::Cached
+            && !self.has_lost_writes
             && matches!(
                 self.mode,
                 CacheMode::Writeback | CacheMode::Writethrough | CacheMode::Writearound

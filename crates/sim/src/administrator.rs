@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::event::{Command, CommandError, CommandId, Event};
+use forebay_engine::event::{Command, CommandError, CommandId, Event, SavedMark};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, HostMark, OriginFacts};
 use forebay_engine::request::Durability;
@@ -282,7 +282,11 @@ impl World<'_> {
         }
         self.say(format!("host state saved: volume {index} {save:?}"));
         let now = self.time();
-        self.engine().0.handle_host_state_saved(now, slot);
+        let mark = match save {
+            Save::Dirty => SavedMark::DirtyPossible,
+            Save::WithoutCache => SavedMark::ServedWithoutCache,
+        };
+        self.engine().0.handle_host_state_saved(now, slot, mark);
     }
 
     fn on_command_complete(&mut self, id: u64, result: CommandResult) -> Result<(), Halt> {

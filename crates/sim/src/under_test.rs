@@ -4,7 +4,7 @@
 //! shows that the judge finds them.
 
 use forebay_engine::Engine;
-use forebay_engine::event::{Command, CommandId, Event};
+use forebay_engine::event::{Command, CommandId, Event, SavedMark};
 use forebay_engine::format::superblock::Superblock;
 use forebay_engine::io::{Io, IoId, IoResult};
 use forebay_engine::options::{CacheFacts, OriginOpening};
@@ -26,7 +26,7 @@ pub trait UnderTest {
     );
     fn handle_time(&mut self, now: Time, payload: &mut dyn Payload);
     fn handle_command(&mut self, now: Time, id: CommandId, command: Command);
-    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot);
+    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot, mark: SavedMark);
     fn cancel_command(&mut self, id: CommandId);
     fn poll_io(&mut self, payload: &mut dyn Payload) -> Option<Io>;
     fn poll_reply(&mut self) -> Option<Reply>;
@@ -79,8 +79,8 @@ impl UnderTest for Engine {
         Engine::handle_command(self, now, id, command);
     }
 
-    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot) {
-        Engine::handle_host_state_saved(self, now, volume);
+    fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot, mark: SavedMark) {
+        Engine::handle_host_state_saved(self, now, volume, mark);
     }
 
     fn cancel_command(&mut self, id: CommandId) {

@@ -9,7 +9,7 @@ mod commands;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{Command, CommandError, CommandId, Event};
+use forebay_engine::event::{Command, CommandError, CommandId, Event, SavedMark};
 use forebay_engine::format::superblock::Superblock;
 use forebay_engine::io::{Device, Io, IoId, IoKind, IoResult, Slices};
 use forebay_engine::options::{CacheFacts, OriginOpening};
@@ -468,7 +468,7 @@ impl UnderTest for Reference {
         self.is_retry_due = true;
     }
 
-    fn handle_host_state_saved(&mut self, _: Time, _: VolumeSlot) {}
+    fn handle_host_state_saved(&mut self, _: Time, _: VolumeSlot, _: SavedMark) {}
 
     fn cancel_command(&mut self, _: CommandId) {}
 
