@@ -23,7 +23,7 @@ use forebay_engine::options::{SetSettings, VolumeSettings};
 use forebay_host::{AdminCommand, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket};
 use tokio::net::UnixListener;
 use tokio::runtime;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use crate::exit::{Exit, Failure};
 use crate::names;
@@ -47,7 +47,7 @@ impl IntoResponse for Failure {
 
 /// The server. Ends when it is dropped.
 pub(crate) struct AdminServer {
-    end: Option<oneshot::Sender<()>>,
+    end: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,20 +60,20 @@ impl AdminServer {
         let listener = socket::bind(path)?;
         let runtime =
             runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        let (end, ended) = oneshot::channel();
+        let (end, ended) = watch::channel(false);
         let thread = thread::Builder::new()
             .name("admin".into())
             .spawn(move || {
-                runtime.block_on(serve(listener, handle, ended));
+                runtime.block_on(serve(listener, Shared { handle, ended }));
             })
             .map_err(failed)?;
-        Ok(AdminServer { end: Some(end), thread: Some(thread) })
+        Ok(AdminServer { end, thread: Some(thread) })
     }
 }
 
 impl Drop for AdminServer {
     fn drop(&mut self) {
-        drop(self.end.take());
+        self.end.send_replace(true);
         if let Some(thread) = self.thread.take() {
             // It has no result; a panic in it was reported when it happened.
             let _ = thread.join();
@@ -81,7 +81,7 @@ impl Drop for AdminServer {
     }
 }
 
-async fn serve(socket: socket::BoundSocket, handle: ShardHandle, ended: oneshot::Receiver<()>) {
+async fn serve(socket: socket::BoundSocket, shared: Shared) {
     let listener = match UnixListener::from_std(socket.listener()) {
         Ok(listener) => listener,
         Err(error) => {
@@ -89,20 +89,28 @@ async fn serve(socket: socket::BoundSocket, handle: ShardHandle, ended: oneshot:
             return;
         }
     };
-    let (stop, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, router(handle)).with_graceful_shutdown(async {
+    let mut ended = shared.ended.clone();
+    let mut ended_too = ended.clone();
+    let server = axum::serve(listener, router(shared)).with_graceful_shutdown(async move {
         // An error means that the sender is gone, which is what is waited for.
-        let _ = stopped.await;
+        let _ = ended_too.wait_for(|ended| *ended).await;
     });
     let server = tokio::spawn(async move { server.await });
-    let _ = ended.await;
-    drop(stop);
+    let _ = ended.wait_for(|ended| *ended).await;
     if tokio::time::timeout(GOODBYE, server).await.is_err() {
         tracing::debug!("an admin client did not take its answer in time");
     }
 }
 
-fn router(handle: ShardHandle) -> Router {
+/// What the handlers work with.
+#[derive(Clone)]
+struct Shared {
+    handle: ShardHandle,
+    /// Whether the shard has ended.
+    ended: watch::Receiver<bool>,
+}
+
+fn router(shared: Shared) -> Router {
     Router::new()
         .route("/v1/status", get(get_status))
         .route("/v1/reset", post(post_reset))
@@ -112,7 +120,7 @@ fn router(handle: ShardHandle) -> Router {
         .route("/v1/detach", post(post_detach))
         .route("/v1/invalidate", post(post_invalidate))
         .route("/v1/stop", post(post_stop))
-        .with_state(handle)
+        .with_state(shared)
 }
 
 type Answered = Result<Json<Done>, Failure>;
@@ -168,11 +176,11 @@ async fn command(handle: &ShardHandle, command: AdminCommand) -> Answered {
     Ok(Json(Done {}))
 }
 
-async fn get_status(State(handle): State<ShardHandle>) -> Result<Json<Status>, Failure> {
+async fn get_status(State(Shared { handle, .. }): State<Shared>) -> Result<Json<Status>, Failure> {
     Ok(Json(report::status(&shard_status(&handle).await?)))
 }
 
-async fn post_reset(State(handle): State<ShardHandle>) -> Answered {
+async fn post_reset(State(Shared { handle, .. }): State<Shared>) -> Answered {
     let (sender, receiver) = oneshot::channel();
     handle.reset_counters(move |result| {
         let _ = sender.send(result);
@@ -182,7 +190,7 @@ async fn post_reset(State(handle): State<ShardHandle>) -> Answered {
 }
 
 async fn post_attach(
-    State(handle): State<ShardHandle>,
+    State(Shared { handle, .. }): State<Shared>,
     Json(request): Json<AttachRequest>,
 ) -> Answered {
     let origin: DeviceSpec = request.origin.parse()?;
@@ -192,31 +200,38 @@ async fn post_attach(
 }
 
 async fn post_drain(
-    State(handle): State<ShardHandle>,
+    State(Shared { handle, .. }): State<Shared>,
     Json(VolumeRequest { volume }): Json<VolumeRequest>,
 ) -> Answered {
     command(&handle, AdminCommand::Drain { volume }).await
 }
 
 async fn post_detach(
-    State(handle): State<ShardHandle>,
+    State(Shared { handle, .. }): State<Shared>,
     Json(VolumeRequest { volume }): Json<VolumeRequest>,
 ) -> Answered {
     command(&handle, AdminCommand::Detach { volume }).await
 }
 
 async fn post_invalidate(
-    State(handle): State<ShardHandle>,
+    State(Shared { handle, .. }): State<Shared>,
     Json(VolumeRequest { volume }): Json<VolumeRequest>,
 ) -> Answered {
     command(&handle, AdminCommand::Invalidate { volume }).await
 }
 
-async fn post_stop(State(handle): State<ShardHandle>) -> Answered {
-    command(&handle, AdminCommand::Stop).await
+/// Answers when the devices are closed, so that whoever asked may use them at once.
+async fn post_stop(State(Shared { handle, mut ended }): State<Shared>) -> Answered {
+    let answer = command(&handle, AdminCommand::Stop).await?;
+    // An error means that the sender is gone, which is what is waited for.
+    let _ = ended.wait_for(|ended| *ended).await;
+    Ok(answer)
 }
 
-async fn post_set(State(handle): State<ShardHandle>, Json(request): Json<SetRequest>) -> Answered {
+async fn post_set(
+    State(Shared { handle, .. }): State<Shared>,
+    Json(request): Json<SetRequest>,
+) -> Answered {
     match &request.volume {
         Some(volume) => set_volume(&handle, volume, &request).await,
         None => set_cache_set(&handle, &request).await,

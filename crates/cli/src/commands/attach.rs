@@ -4,12 +4,13 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use forebay_engine::format::superblock::{AddVolumeError, NewVolume, Superblock};
+use forebay_engine::format::superblock::{AddVolumeError, NewVolume};
+use forebay_engine::options::CacheMode;
 use forebay_host::{DeviceSpec, OpenedDevice, offline};
 
 use crate::admin::api::AttachRequest;
 use crate::admin::client::{self, AdminClient};
-use crate::args::AttachArguments;
+use crate::args::{AdminArguments, AttachArguments};
 use crate::commands::format::absolute;
 use crate::exit::Failure;
 use crate::{names, output, size};
@@ -22,8 +23,8 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<(), Failure> {
     })?;
     let daemon = client::block_on(client::serving(&cache, arguments.admin.admin.as_deref()))??;
     let size_bytes = match daemon {
-        Some(daemon) => attach_online(&daemon, &origin, arguments)?,
-        None => attach_offline(&cache, &origin, arguments)?,
+        Some(daemon) => attach_online(&daemon, &cache, &origin, arguments)?,
+        None => attach_device(&cache, &origin, arguments)?,
     };
     output::print(&format!(
         "volume `{}`: {origin}, {}, {} on {}\n",
@@ -36,10 +37,15 @@ pub(crate) fn run(arguments: &AttachArguments) -> Result<(), Failure> {
 
 fn attach_online(
     daemon: &AdminClient,
+    cache: &Path,
     origin: &DeviceSpec,
     arguments: &AttachArguments,
 ) -> Result<u64, Failure> {
     let facts = forebay_host::probe::probe(origin.path())?;
+    let status = client::block_on(daemon.status())??;
+    let volumes =
+        status.exports.iter().map(|export| (export.name.as_str(), export.device.as_str()));
+    refuse_same_device(cache, origin, volumes)?;
     let request = AttachRequest {
         name: arguments.name.clone(),
         origin: origin.to_string(),
@@ -50,7 +56,25 @@ fn attach_online(
     Ok(facts.size_bytes)
 }
 
-fn attach_offline(
+/// Attaches an origin with its own logical block size; no daemon runs.
+pub(crate) fn attach_offline(
+    cache: &Path,
+    origin: &DeviceSpec,
+    name: &str,
+    mode: CacheMode,
+) -> Result<u64, Failure> {
+    let arguments = AttachArguments {
+        cache: cache.to_owned(),
+        origin: origin.clone(),
+        name: name.to_owned(),
+        cache_mode: mode,
+        logical_block: None,
+        admin: AdminArguments { admin: None },
+    };
+    attach_device(cache, origin, &arguments)
+}
+
+fn attach_device(
     cache: &Path,
     origin: &DeviceSpec,
     arguments: &AttachArguments,
@@ -65,7 +89,8 @@ fn attach_offline(
         }
     })?;
     let mut superblock = offline::read_superblock(cache)?;
-    refuse_same_device(cache, origin, &superblock)?;
+    let volumes = superblock.slots().map(|(_, volume)| (&*volume.name, &*volume.origin_path));
+    refuse_same_device(cache, origin, volumes)?;
     let opened = OpenedDevice::open_origin(origin)?;
     let facts = opened.facts();
     let new = NewVolume {
@@ -104,11 +129,11 @@ fn logical_block(arguments: &AttachArguments, origin_bytes: u32) -> Result<u32, 
     }
 }
 
-/// One device must not be two things at once.
-fn refuse_same_device(
+/// One device must not be two things at once. `volumes` are those attached, by name and origin.
+fn refuse_same_device<'a>(
     cache: &Path,
     origin: &DeviceSpec,
-    superblock: &Superblock,
+    volumes: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<(), Failure> {
     let Ok(metadata) = std::fs::metadata(origin.path()) else { return Ok(()) };
     let is_same = |path: &Path| {
@@ -118,10 +143,9 @@ fn refuse_same_device(
         return Err(Failure::usage(format!("{origin} is the cache device itself"))
             .or("name the slow device as ORIGIN"));
     }
-    for (_, volume) in superblock.slots() {
-        let spec: Result<DeviceSpec, _> = volume.origin_path.parse();
+    for (name, attached) in volumes {
+        let spec: Result<DeviceSpec, _> = attached.parse();
         if spec.is_ok_and(|spec| is_same(spec.path())) {
-            let name = &volume.name;
             return Err(Failure::refused(format!("{origin} is attached as `{name}` already"))
                 .or("detach that volume first"));
         }

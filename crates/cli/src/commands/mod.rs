@@ -19,6 +19,8 @@ use std::process::ExitCode;
 
 use crate::args::Command;
 use crate::exit::Failure;
+pub(crate) use attach::attach_offline;
+pub(crate) use status_text::latency_text;
 
 /// Runs a command.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {

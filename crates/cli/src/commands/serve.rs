@@ -52,7 +52,10 @@ fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> 
 
 fn open_bare(arguments: &ServeArguments) -> Result<Vec<BareExport>, Failure> {
     let open = |bare: &crate::args::BareArgument| {
-        BareExport::open(&bare.name, &bare.device, Access::ReadWrite).map_err(Failure::from)
+        let device = bare.device.absolute().map_err(|error| {
+            Failure::failed(format!("cannot make `{}` absolute: {error}", bare.device))
+        })?;
+        BareExport::open(&bare.name, &device, Access::ReadWrite).map_err(Failure::from)
     };
     arguments.bare.iter().map(open).collect()
 }

@@ -10,6 +10,7 @@ mod segments;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_engine::error::{Corrupt, Place};
 use forebay_engine::format::checkpoint::Checkpoint;
@@ -20,6 +21,11 @@ use rustix::fs::{FlockOperation, flock};
 use crate::exit::{Exit, Failure};
 pub(crate) use finding::{Finding, Findings, Severity};
 pub(crate) use segments::{SegmentCheck, SegmentCounts};
+
+/// How often a held lock is asked for, and the pause between: a killed daemon holds it until the kernel
+/// has ended its transfers.
+const LOCK_ATTEMPTS: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether the device must not be in service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -77,11 +83,21 @@ impl CacheDevice {
             Failure::failed(format!("cannot {what} {}: {error}", path.display()))
         };
         let file = File::open(path).map_err(|error| failed("open", error))?;
-        let is_in_service = match flock(&file, FlockOperation::NonBlockingLockShared) {
-            Ok(()) => false,
-            Err(rustix::io::Errno::WOULDBLOCK) => true,
-            Err(errno) => return Err(failed("lock", errno.into())),
-        };
+        let mut is_in_service = true;
+        let attempts = if locking == Locking::Required { LOCK_ATTEMPTS } else { 1 };
+        for attempt in 0..attempts {
+            if attempt > 0 {
+                std::thread::sleep(LOCK_PAUSE);
+            }
+            match flock(&file, FlockOperation::NonBlockingLockShared) {
+                Ok(()) => {
+                    is_in_service = false;
+                    break;
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(errno) => return Err(failed("lock", errno.into())),
+            }
+        }
         if is_in_service && locking == Locking::Required {
             return Err(Failure::refused(format!("{} is in service", path.display()))
                 .or("stop its daemon first: `forebay stop`"));
@@ -92,10 +108,6 @@ impl CacheDevice {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
-    }
-
-    pub(crate) fn size_bytes(&self) -> u64 {
-        self.size_bytes
     }
 
     /// Reads a range that lies within the device.
@@ -174,7 +186,6 @@ pub(crate) fn block_offset(geometry: &Geometry, segment: u32, block: u32) -> u64
 /// A whole inspection.
 pub(crate) struct Inspection {
     pub(crate) superblocks: Superblocks,
-    pub(crate) checkpoints: Checkpoints,
     pub(crate) findings: Findings,
     pub(crate) counts: SegmentCounts,
 }
@@ -205,7 +216,7 @@ pub(crate) fn inspect(
         }
         counts = check.finish();
     }
-    Ok(Inspection { superblocks, checkpoints, findings, counts })
+    Ok(Inspection { superblocks, findings, counts })
 }
 
 fn note_superblocks(superblocks: &Superblocks, findings: &mut Findings) {
