@@ -68,6 +68,8 @@ pub(crate) struct Volume {
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted before
     /// that (rule 4). A write under way has `FlushNumber::MAX`.
     pub(crate) around: VecDeque<(u64, u64, FlushNumber)>,
+    /// A write to the origin failed: what it left there may come and go, so it is not promoted.
+    pub(crate) unsure: Vec<(u64, u64)>,
     pub(crate) homed: VecDeque<Homed>,
     pub(crate) homed_since: Time,
     /// An origin flush failed: what it was to cover may be lost, and no later flush may hide that.
@@ -100,9 +102,22 @@ impl Volume {
         (offset, length)
     }
 
-    /// Whether part of the range was written around the log since the origin's last flush.
+    /// Whether part of the range was written around the log since the origin's last flush, or by a
+    /// write that failed.
     pub(crate) fn is_around(&self, start: u64, end: u64) -> bool {
-        self.around.iter().any(|(at, count, _)| *at < end && start < at + count)
+        let mut ranges = self.around.iter().map(|(at, count, _)| (*at, *count));
+        let mut unsure = self.unsure.iter().copied();
+        let overlaps = |(at, count): (u64, u64)| at < end && start < at + count;
+        ranges.any(overlaps) || unsure.any(overlaps)
+    }
+
+    /// Remembers a range that a failed write left uncertain; of too many, everything is.
+    pub(crate) fn note_unsure(&mut self, start: u64, block_count: u64) {
+        if self.unsure.len() < AROUND_RANGES_MAX {
+            self.unsure.push((start, block_count));
+        } else {
+            self.unsure = alloc::vec![(0, u64::MAX / 2)];
+        }
     }
 
     /// Whether the volume is on its way out of a mode that keeps dirty data: writes go through.

@@ -240,15 +240,18 @@ impl World<'_> {
     }
 
     fn decay(&mut self) {
-        if self.config.rot == Rot::None || self.random.percent(40) {
+        if self.config.rot == Rot::None {
             return;
         }
+        // What was written since the last "durable through" mark cannot be told from a torn tail, so
+        // only blocks rot that the last recovery has seen and covered by its checkpoint.
+        let seen = std::mem::replace(&mut self.seen_by_recovery, self.cache.media().contents());
         let geometry = self.config.geometry;
         let first = (geometry.checkpoint_offset / 4096) as u32;
         let end = (geometry.copy_offset / 4096) as u32;
         for _ in 0..self.random.between(1..=200) {
             let block = first + self.random.below(u64::from(end - first)) as u32;
-            if !self.cache.media().is_settled(block) {
+            if !self.cache.media().is_unchanged(block, &seen) {
                 continue;
             }
             let mut sector = [0; 512];

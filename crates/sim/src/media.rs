@@ -30,6 +30,9 @@ pub enum Content {
     Bytes(Rc<[u8]>),
 }
 
+/// What was durable at some moment, block by block.
+pub type Contents = Vec<Option<Rc<[u8]>>>;
+
 /// What a device holds before anything is written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fresh {
@@ -367,6 +370,29 @@ impl Media {
     pub fn is_settled(&self, block: u32) -> bool {
         let cell = &self.cells[block as usize];
         cell.unflushed.is_empty() && matches!(cell.durable, Some(Content::Bytes(_)))
+    }
+
+    /// What is durable, to see later what has stayed.
+    #[must_use]
+    pub fn contents(&self) -> Contents {
+        let block = |cell: &Cell| match &cell.durable {
+            Some(Content::Bytes(bytes)) if cell.unflushed.is_empty() => Some(Rc::clone(bytes)),
+            _ => None,
+        };
+        self.cells.iter().map(block).collect()
+    }
+
+    /// Whether everything of a block is durable, and was when `contents` was taken.
+    #[must_use]
+    pub fn is_unchanged(&self, block: u32, contents: &Contents) -> bool {
+        let cell = &self.cells[block as usize];
+        let before = contents.get(block as usize).and_then(Option::as_ref);
+        match (&cell.durable, before) {
+            (Some(Content::Bytes(now)), Some(before)) => {
+                cell.unflushed.is_empty() && Rc::ptr_eq(now, before)
+            }
+            _ => false,
+        }
     }
 
     /// Flips a bit of a durable block.

@@ -18,6 +18,7 @@ use crate::administrator::{Administrator, Save};
 use crate::client::Clients;
 use crate::config::{Config, VolumeConfig};
 use crate::device::{Device, DeviceOptions, Fresh};
+use crate::media::Contents;
 use crate::oracle::{History, Mismatch, Oracle};
 use crate::payload::BufferPool;
 use crate::random::Random;
@@ -179,6 +180,8 @@ pub(crate) struct World<'a> {
     pub(crate) administrator: Administrator,
     /// Whether earlier failures or rot may have left blocks that are errors until written.
     pub(crate) may_have_poison: bool,
+    /// Durable blocks of the cache device when the last life began.
+    pub(crate) seen_by_recovery: Contents,
     /// How the last life ended, for messages.
     pub(crate) last_end: &'static str,
     pub(crate) stats: Stats,
@@ -214,6 +217,7 @@ impl<'a> World<'a> {
             clients: Clients::default(),
             administrator: Administrator::default(),
             may_have_poison: false,
+            seen_by_recovery: Contents::new(),
             last_end: "format",
             stats: Stats::default(),
             ios: BTreeMap::new(),

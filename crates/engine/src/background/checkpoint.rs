@@ -41,6 +41,8 @@ pub(crate) struct CheckpointJob {
     state: State,
     /// Id of the last durable checkpoint.
     pub(crate) last_id: u64,
+    /// The area that holds it: 0 or 1.
+    pub(crate) last_area: u8,
     cut: Option<Checkpoint>,
     body: Vec<u8>,
     written: usize,
@@ -224,8 +226,8 @@ impl Engine {
     /// The older area: the one that does not hold the last durable checkpoint.
     fn write_body(&mut self, payload: &mut dyn Payload) {
         let geometry = self.superblock.geometry;
-        let id = self.checkpoint.last_id + 1;
-        let area = geometry.checkpoint_offset + id % 2 * geometry.checkpoint_bytes;
+        let older = 1 - u64::from(self.checkpoint.last_area);
+        let area = geometry.checkpoint_offset + older * geometry.checkpoint_bytes;
         while self.checkpoint.written < self.checkpoint.body.len() {
             let from = self.checkpoint.written;
             let to = (from + CHUNK_BYTES).min(self.checkpoint.body.len());
@@ -269,6 +271,7 @@ impl Engine {
         self.checkpoint.state = State::Idle;
         self.checkpoint.body = Vec::new();
         self.checkpoint.last_id = cut.id;
+        self.checkpoint.last_area = 1 - self.checkpoint.last_area;
         self.set_counters.checkpoints += 1;
         for (id, line) in (0u32..).zip(&cut.segments) {
             let segment = self.log.segments.get_mut(id);

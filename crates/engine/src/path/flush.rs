@@ -26,7 +26,7 @@ impl Engine {
         let keeps_dirty = mode.keeps_dirty() && volume.service == Service::Cached;
         let needs_origin = !keeps_dirty || !volume.around.is_empty() || volume.is_leaving();
         let needs_cache = mode != CacheMode::Passthrough;
-        if needs_origin && volume.has_lost_writes {
+        if volume.has_lost_writes {
             // Promise 3: a failed flush is never retried as a success.
             self.operations[key].error = Some(RequestError::Io);
             return;

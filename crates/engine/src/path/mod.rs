@@ -132,7 +132,13 @@ impl Engine {
         if durability == Durability::ForcedUnitAccess && operation.error.is_none() {
             // A FUA on one record alone would not do: earlier records of its segment, which it needs
             // to be found by recovery, might be lost (rule 2).
-            self.wait_for_flushes(key, operation.used_log, operation.used_origin);
+            let slot = operation.request.volume;
+            if operation.used_origin && self.volume(slot).has_lost_writes {
+                // Promise 3: a flush that failed may have been the one that covered part of this.
+                self.operations[key].error = Some(RequestError::Io);
+            } else {
+                self.wait_for_flushes(key, operation.used_log, operation.used_origin);
+            }
         }
         if self.operations[key].flushes == 0 {
             self.end_operation(key);

@@ -143,6 +143,7 @@ impl Engine {
             sequential: Default::default(),
             flushes: Default::default(),
             around: Default::default(),
+            unsure: Default::default(),
             homed: Default::default(),
             homed_since: self.now,
             has_lost_writes: false,
@@ -241,15 +242,17 @@ impl Engine {
         let a = decode(0, &recovery.areas[0]);
         let b = decode(1, &recovery.areas[1]);
         let best = match (a, b) {
-            (Ok(a), Ok(b)) => Ok(if a.id > b.id { a } else { b }),
-            (Ok(one), Err(_)) | (Err(_), Ok(one)) => Ok(one),
+            (Ok(a), Ok(b)) => Ok(if a.id > b.id { (0, a) } else { (1, b) }),
+            (Ok(a), Err(_)) => Ok((0, a)),
+            (Err(_), Ok(b)) => Ok((1, b)),
             (Err(error), Err(_)) => Err(error),
         };
         match best {
-            Ok(checkpoint) => {
+            Ok((area, checkpoint)) => {
                 recovery.areas = [Vec::new(), Vec::new()];
                 recovery.checkpoint = Some(checkpoint);
                 recovery.stage = Stage::Segments;
+                self.checkpoint.last_area = area;
                 self.go_on();
             }
             Err(error) => self.refuse(RecoveryError::NoCheckpoint(error)),
