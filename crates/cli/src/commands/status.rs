@@ -4,7 +4,7 @@ use forebay_host::state_file::{HostState, list_states, set_id_text};
 use serde::Serialize;
 
 use crate::admin::api::Status;
-use crate::admin::client::{self, AdminClient};
+use crate::admin::client;
 use crate::args::StatusArguments;
 use crate::commands::format::absolute;
 use crate::commands::status_text;
@@ -55,7 +55,10 @@ async fn collect(arguments: &StatusArguments) -> Result<Report, Failure> {
     };
     let mut report = Report { daemons: Vec::new(), known_sets: Vec::new() };
     for daemon in &daemons {
-        report.daemons.push(status_of(daemon, arguments.reset).await?);
+        report.daemons.push(daemon.status().await?);
+        if arguments.reset {
+            daemon.reset().await?;
+        }
     }
     let is_served = |state: &HostState| {
         report
@@ -83,14 +86,6 @@ async fn collect(arguments: &StatusArguments) -> Result<Report, Failure> {
             .or("start one with `forebay serve`, or name its socket with --admin"));
     }
     Ok(report)
-}
-
-async fn status_of(daemon: &AdminClient, resets: bool) -> Result<Status, Failure> {
-    let status = daemon.status().await?;
-    if resets {
-        daemon.reset().await?;
-    }
-    Ok(status)
 }
 
 fn known_set(state: &HostState) -> KnownSet {

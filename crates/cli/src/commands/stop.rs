@@ -1,5 +1,6 @@
 //! `forebay stop`: ends a daemon, after draining its volumes if asked to.
 
+use crate::admin::api::Status;
 use crate::admin::client::{self, AdminClient};
 use crate::args::StopArguments;
 use crate::commands::online;
@@ -9,31 +10,32 @@ use crate::output;
 /// Runs the command.
 pub(crate) fn run(arguments: &StopArguments) -> Result<(), Failure> {
     let daemon = client::only(arguments.admin.admin.as_deref())?;
-    let pid = client::block_on(stop(&daemon, arguments.drain))??;
+    let work = async {
+        let status = daemon.status().await?;
+        if arguments.drain {
+            drain_all(&daemon, &status).await?;
+        }
+        daemon.stop().await?;
+        Ok::<_, Failure>(status.pid)
+    };
+    let pid = client::block_on(work)??;
     output::print(&format!("daemon {pid} has stopped\n"))
 }
 
-async fn stop(daemon: &AdminClient, drains: bool) -> Result<u32, Failure> {
-    let status = daemon.status().await?;
-    if drains {
-        for export in status.exports.iter().filter(|export| export.volume.is_some()) {
-            let name = export.name.as_str();
-            if export.unavailable.is_some() && export.volume.as_ref().is_some_and(is_clean) {
-                continue;
-            }
-            let label = format!("draining `{name}`");
-            online::with_drain_progress(daemon, name, &label, daemon.drain(name)).await.map_err(
-                |failure| {
-                    Failure::new(failure.exit, format!("volume `{name}`: {failure}"))
-                        .or("the daemon goes on; stop it without --drain to keep its dirty data")
-                },
-            )?;
+async fn drain_all(daemon: &AdminClient, status: &Status) -> Result<(), Failure> {
+    for export in &status.exports {
+        let Some(volume) = &export.volume else { continue };
+        // What has nothing to write back needs no origin.
+        if export.unavailable.is_some() && volume.dirty_bytes == 0 {
+            continue;
         }
+        let name = export.name.as_str();
+        let label = format!("draining `{name}`");
+        let work = online::with_drain_progress(daemon, name, &label, daemon.drain(name));
+        work.await.map_err(|failure| {
+            Failure::new(failure.exit, format!("volume `{name}`: {failure}"))
+                .or("the daemon goes on; stop it without --drain to keep its dirty data")
+        })?;
     }
-    daemon.stop().await?;
-    Ok(status.pid)
-}
-
-fn is_clean(volume: &crate::admin::api::Volume) -> bool {
-    volume.dirty_bytes == 0
+    Ok(())
 }

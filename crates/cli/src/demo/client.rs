@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use forebay_nbd::{
     ClientConnection, ClientEvent, ClientGoal, ClientOptions, Command, ContextSet, Cookie,
-    Durability, ReadChunks, ReplyError, ReplyStyle, Request,
+    Durability, ReplyError, ReplyStyle, Request,
 };
 
 /// Bytes read from the socket at once.
@@ -155,18 +155,6 @@ impl NbdClient {
         }
         self.filled = 0..start + length;
         Ok(())
-    }
-
-    /// Reads a range and waits for it. No other request may be under way.
-    pub(crate) fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
-        let command = Command::Read { chunks: ReadChunks::Any };
-        let length_bytes = bytes.len() as u32;
-        let request = Request { cookie: Cookie(0), command, offset_bytes, length_bytes };
-        self.queue(&request, &[])?;
-        let (_, result) = self.next(&mut |_, offset, piece| {
-            bytes[offset..offset + piece.len()].copy_from_slice(piece);
-        })?;
-        result.map_err(reply_error)
     }
 
     /// Writes a range and waits for it. No other request may be under way.

@@ -68,6 +68,9 @@ pub(crate) fn run(
             .map(|job| {
                 scope.spawn(move || {
                     let client = NbdClient::connect(socket, export)?;
+                    if client.size_bytes() < JOB_COUNT * JOB_BYTES {
+                        return Err(io::Error::other("the export is too small for the jobs"));
+                    }
                     match work {
                         Work::Read => read(client, job, shared),
                         Work::WriteFlush => write_flush(client, job, shared),

@@ -1,0 +1,15 @@
+//! End-to-end tests: they run the real binary, as an operator would.
+//!
+//! Each test has a directory of its own for files, sockets and state; nothing depends on fixed ports or
+//! on other tests. The NBD client is the demo's own.
+
+#[path = "../../src/demo/client.rs"]
+mod client;
+mod crash;
+mod damage;
+mod format;
+mod online;
+mod serve;
+#[path = "../../src/demo/stamps.rs"]
+mod stamps;
+mod support;

@@ -1,0 +1,139 @@
+//! Commands that speak to a daemon.
+
+use crate::support::Scratch;
+
+#[test]
+fn status_without_a_daemon_tells_what_is_known() {
+    let scratch = Scratch::new();
+    let status = ["status", "--state-dir", "state"];
+    scratch.run(&status).expect(4).says("no daemon runs");
+    for command in ["drain", "detach", "invalidate"] {
+        scratch.run(&[command, "vol"]).expect(4).says("no daemon runs");
+    }
+    scratch.run(&["stop"]).expect(4).says("forebay serve");
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    server.client().write(0, &[1; 4096]).unwrap();
+    server.kill();
+    scratch.run(&status).expect(0).says("dirty data may exist");
+    let known = scratch.run(&["status", "--state-dir", "state", "--json"]).expect(0).json();
+    assert_eq!(known["known_sets"][0]["volumes"][0]["dirty_possible"], true);
+    scratch.run(&["status", "elsewhere.img", "--state-dir", "state"]).expect(4);
+}
+
+#[test]
+fn status_counts_and_is_reset() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let mut client = server.client();
+    client.write(0, &[1; 8192]).unwrap();
+    client.read(0, &mut [0; 8192]).unwrap();
+    client.read(1 << 20, &mut [0; 4096]).unwrap();
+    client.flush().unwrap();
+    let volume = scratch.volume();
+    assert_eq!(volume["counters"]["read_hit_count"], 1);
+    assert_eq!(volume["counters"]["read_miss_count"], 1);
+    assert_eq!(volume["hit_ratio_requests"], 0.5);
+    assert_eq!(volume["dirty_bytes"], 8192);
+    assert_eq!(volume["counters"]["write_bytes"], 8192);
+    scratch.run(&["status"]).expect(0).says("50.00 % of 2 reads").says("clients     1");
+    scratch.run(&["status", "cache.img", "--reset"]).expect(0);
+    assert_eq!(scratch.volume()["counters"]["read_hit_count"], 0);
+    assert_eq!(scratch.volume()["dirty_bytes"], 8192);
+}
+
+#[test]
+fn settings_change_and_last() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    scratch.run(&["set", "vol", "sequential_cutoff=4M", "writeback_percent=20"]).expect(0);
+    scratch.run(&["set", "memory_max=64M", "discard=off"]).expect(0);
+    scratch.run(&["set", "nobody", "writeback_percent=20"]).expect(4).says("nobody");
+    scratch.run(&["set", "vol", "memory_max=1M"]).expect(2).says("cache set");
+    scratch.run(&["set", "vol", "cache_mode=quick"]).expect(2).says("writearound");
+    let volume = scratch.volume();
+    assert_eq!(volume["sequential_cutoff_bytes"], 4 << 20);
+    assert_eq!(volume["writeback_percent"], 20);
+    for mode in ["writearound", "writeonly", "passthrough", "writethrough", "writeback"] {
+        scratch.run(&["set", "vol", &format!("cache_mode={mode}")]).expect(0);
+        assert_eq!(scratch.volume()["cache_mode"], mode);
+        server.client().write(0, &[1; 4096]).unwrap();
+    }
+    assert_eq!(server.terminate(), Some(0));
+    let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
+    assert_eq!(shown["volumes"][0]["sequential_cutoff_bytes"], 4 << 20);
+    assert_eq!(shown["memory_max_bytes"], 64 << 20);
+    assert_eq!(shown["discard_freed_segments"], false);
+}
+
+#[test]
+fn a_drained_volume_is_on_its_origin() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    server.client().write(1 << 20, &[9; 256 << 10]).unwrap();
+    scratch.run(&["invalidate", "vol"]).expect(3).says("drain it first");
+    scratch.run(&["drain", "vol"]).expect(0).says("clean");
+    assert_eq!(scratch.volume()["dirty_bytes"], 0);
+    assert_eq!(scratch.volume()["cache_mode"], "writethrough");
+    let origin = std::fs::read(scratch.path("origin.img")).unwrap();
+    assert!(origin[1 << 20..(1 << 20) + (256 << 10)].iter().all(|byte| *byte == 9));
+    scratch.run(&["invalidate", "vol"]).expect(0);
+    assert_eq!(scratch.volume()["cached_bytes"], 0);
+    let mut bytes = [0; 4096];
+    server.client().read(1 << 20, &mut bytes).unwrap();
+    assert_eq!(bytes, [9; 4096]);
+    assert_eq!(server.terminate(), Some(0));
+    scratch.run(&["wipe", "cache.img", "--state-dir", "state"]).expect(0);
+}
+
+#[test]
+fn volumes_come_and_go_while_others_are_served() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let client = server.client();
+    scratch.file("second.img", 1 << 20);
+    let attach = ["attach", "cache.img", "second.img", "--name", "second"];
+    scratch.run(&attach).expect(0).says("second");
+    scratch.run(&attach).expect(3).says("attached as `second`");
+    let mut second = crate::client::NbdClient::connect(&server.socket, "second").unwrap();
+    assert_eq!(second.size_bytes(), 1 << 20);
+    second.write(0, &[4; 4096]).unwrap();
+    scratch.run(&["detach", "second"]).expect(3).says("in use by");
+    drop(second);
+    let mut ended = scratch.run(&["detach", "second"]);
+    // The server may not have seen the client leave yet.
+    for _ in 0..100 {
+        if ended.code != Some(3) {
+            break;
+        }
+        ended = scratch.run(&["detach", "second"]);
+    }
+    ended.expect(0);
+    assert_eq!(std::fs::read(scratch.path("second.img")).unwrap()[..4096], [4; 4096]);
+    scratch.run(&["detach", "second"]).expect(4).says("second");
+    drop(client);
+    assert_eq!(server.terminate(), Some(0));
+    let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
+    assert_eq!(shown["volumes"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn stop_answers_when_the_device_is_free() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    server.client().write(0, &[6; 4096]).unwrap();
+    scratch.run(&["stop"]).expect(0).says("has stopped");
+    scratch.run(&["check", "cache.img"]).expect(0).says("1 dirty");
+    assert_eq!(server.ended(), Some(0));
+    let server = scratch.serve();
+    scratch.run(&["stop", "--drain"]).expect(0);
+    assert_eq!(server.ended(), Some(0));
+    scratch.run(&["check", "cache.img"]).expect(0).says("0 dirty");
+    scratch.run(&["status", "--state-dir", "state"]).expect(0).says("clean");
+    assert_eq!(std::fs::read(scratch.path("origin.img")).unwrap()[..4096], [6; 4096]);
+}

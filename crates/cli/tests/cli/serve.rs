@@ -1,0 +1,131 @@
+//! serve: bare and cached, with foreign clients, bad clients, and a second daemon.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::client::NbdClient;
+use crate::support::{Scratch, foreign, has_tool};
+
+#[test]
+fn a_bare_device_is_served_to_foreign_clients() {
+    let test = "a_bare_device_is_served_to_foreign_clients";
+    if !has_tool(test, "nbdinfo") || !has_tool(test, "qemu-io") {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.file("disk", 16 << 20);
+    let server = scratch.serve_what(&["--bare", "disk=disk"]);
+    let size = foreign("nbdinfo", &["--size", &server.uri]);
+    assert_eq!(size.trim(), (16 << 20).to_string());
+    let write = ["-f", "raw", "-c", "write -P 7 1M 64k", "-c", "flush", &server.uri];
+    foreign("qemu-io", &write);
+    let read = foreign("qemu-io", &["-f", "raw", "-c", "read -P 7 1M 64k", &server.uri]);
+    assert!(!read.contains("verification failed"), "{read}");
+    assert_eq!(server.terminate(), Some(0));
+    let content = std::fs::read(scratch.path("disk")).unwrap();
+    assert!(content[1 << 20..(1 << 20) + 65536].iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn a_volume_is_served_to_foreign_clients() {
+    let test = "a_volume_is_served_to_foreign_clients";
+    if !has_tool(test, "nbdinfo") || !has_tool(test, "qemu-io") {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let size = foreign("nbdinfo", &["--size", &server.uri]);
+    assert_eq!(size.trim(), (64 << 20).to_string());
+    let commands = ["write -P 7 1M 64k", "write -P 8 1000k 512", "flush", "read -P 7 1M 64k"];
+    let mut arguments = vec!["-f", "raw"];
+    commands.iter().for_each(|command| arguments.extend(["-c", command]));
+    arguments.push(&server.uri);
+    let output = foreign("qemu-io", &arguments);
+    assert!(!output.contains("verification failed"), "{output}");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn sigterm_ends_a_daemon_with_0_and_removes_its_sockets() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let socket = server.socket.clone();
+    server.client().write(0, &[3; 8192]).unwrap();
+    assert_eq!(server.terminate(), Some(0));
+    assert!(!socket.exists());
+    assert_eq!(std::fs::read_dir(scratch.path("run")).unwrap().count(), 0);
+    scratch.run(&["check", "cache.img"]).expect(0);
+    let again = scratch.serve();
+    let mut bytes = [0; 8192];
+    again.client().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [3; 8192]);
+}
+
+#[test]
+fn two_daemons_on_one_device_are_refused() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let nbd = format!("unix:{}", scratch.path("second.nbd").display());
+    let second = ["serve", "cache.img", "--nbd", &nbd, "--state-dir", "state"];
+    scratch.run(&second).expect(3).says("locked");
+    scratch.run(&["check", "cache.img"]).expect(3).says("in service");
+    scratch.run(&["format", "cache.img", "--force"]).expect(3).says("locked");
+    // Its origin is locked as well.
+    scratch.run(&["serve", "--bare", "a=origin.img", "--nbd", &nbd]).expect(3).says("locked");
+    scratch.run(&["show", "cache.img"]).expect(0).says("in service");
+    server.client().flush().unwrap();
+}
+
+#[test]
+fn a_socket_in_use_is_not_taken() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    scratch.file("disk", 1 << 20);
+    let nbd = format!("unix:{}", server.socket.display());
+    scratch.run(&["serve", "--bare", "a=disk", "--nbd", &nbd]).expect(3).says("another server");
+    server.client().flush().unwrap();
+}
+
+#[test]
+fn a_client_that_sends_garbage_disturbs_nobody() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let mut good = server.client();
+    for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0xff; 4096], &[0; 4096]] {
+        let mut bad = UnixStream::connect(&server.socket).unwrap();
+        bad.write_all(garbage).unwrap();
+        // The server hangs up; what it says before does not matter.
+        let mut answer = Vec::new();
+        let _ = bad.read_to_end(&mut answer);
+    }
+    // One that leaves in the middle of its handshake, and one that asks for what is not there.
+    drop(UnixStream::connect(&server.socket).unwrap());
+    assert!(NbdClient::connect(&server.socket, "nothing").is_err());
+    good.write(4096, &[5; 4096]).unwrap();
+    let mut bytes = [0; 4096];
+    good.read(4096, &mut bytes).unwrap();
+    assert_eq!(bytes, [5; 4096]);
+    drop(good);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn a_missing_origin_keeps_its_volume_out_and_the_others_in() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    scratch.file("second.img", 1 << 20);
+    scratch.run(&["attach", "cache.img", "second.img", "--name", "second"]).expect(0);
+    std::fs::rename(scratch.path("second.img"), scratch.path("gone.img")).unwrap();
+    let server = scratch.serve();
+    assert!(server.uri.contains("/vol?"));
+    server.client().write(0, &[1; 4096]).unwrap();
+    assert!(NbdClient::connect(&server.socket, "second").is_err());
+    scratch.run(&["status"]).expect(0).says("origin_missing");
+    assert!(server.log().contains("second.img"), "{}", server.log());
+    assert_eq!(server.terminate(), Some(0));
+}

@@ -1,0 +1,258 @@
+//! A directory for a test, the binary, and servers that end with their test.
+
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_nbd as nbd;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::client::{NbdClient, reply_error};
+
+/// How long a command or a server may take: far more than any does.
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How a command ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ended {
+    /// Checks the exit code; shows everything if it is another one.
+    #[track_caller]
+    pub(crate) fn expect(self, code: i32) -> Ended {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Checks that the message names something.
+    #[track_caller]
+    pub(crate) fn says(self, text: &str) -> Ended {
+        assert!(self.stderr.contains(text) || self.stdout.contains(text), "{text}: {self:#?}");
+        self
+    }
+
+    /// The JSON on stdout.
+    #[track_caller]
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+/// A test's directory.
+pub(crate) struct Scratch {
+    directory: tempfile::TempDir,
+}
+
+fn wait(child: &mut Child) -> Option<i32> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().expect("it is our child") {
+            return status.code();
+        }
+        thread::sleep(PAUSE);
+    }
+    child.kill().expect("it is our child");
+    child.wait().expect("it is our child");
+    panic!("a command did not end in {PATIENCE:?}");
+}
+
+impl Scratch {
+    pub(crate) fn new() -> Scratch {
+        Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// A file of zeroes.
+    pub(crate) fn file(&self, name: &str, bytes: u64) -> PathBuf {
+        let path = self.path(name);
+        File::create(&path).and_then(|file| file.set_len(bytes)).expect("a file");
+        path
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        command
+            .current_dir(self.directory.path())
+            .env("FOREBAY_RUN_DIR", self.path("run"))
+            .env_remove("FOREBAY_ADMIN")
+            .env_remove("FOREBAY_LOG")
+            .env_remove("NOTIFY_SOCKET")
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        let output = tempfile::tempdir().expect("a temporary directory");
+        let (out, err) = (output.path().join("out"), output.path().join("err"));
+        let mut child = self
+            .command()
+            .args(arguments)
+            .stdout(File::create(&out).expect("a file"))
+            .stderr(File::create(&err).expect("a file"))
+            .spawn()
+            .expect("the binary starts");
+        let code = wait(&mut child);
+        let read = |path: &Path| fs::read_to_string(path).expect("text");
+        Ended { code, stdout: read(&out), stderr: read(&err) }
+    }
+
+    /// A formatted cache with one volume of 64 MiB, `vol`.
+    pub(crate) fn cache_with_volume(&self, mode: &str) -> PathBuf {
+        let cache = self.path("cache.img");
+        self.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+        self.file("origin.img", 64 << 20);
+        let attach = ["attach", "cache.img", "origin.img", "--name", "vol", "--cache-mode", mode];
+        self.run(&attach).expect(0);
+        cache
+    }
+
+    /// Starts a server of the cache and waits until it serves.
+    pub(crate) fn serve(&self) -> Server {
+        self.serve_what(&["cache.img"])
+    }
+
+    pub(crate) fn serve_what(&self, what: &[&str]) -> Server {
+        let socket = self.path("client.nbd");
+        let log = self.path("server.log");
+        let mut child = self
+            .command()
+            .arg("serve")
+            .args(what)
+            .args(["--nbd", &format!("unix:{}", socket.display())])
+            .args(["--state-dir", "state", "--exit-with-parent"])
+            .stdout(Stdio::piped())
+            .stderr(File::create(&log).expect("a file"))
+            .spawn()
+            .expect("the binary starts");
+        let stdout = child.stdout.take().expect("piped");
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        let mut server = Server { child, socket, log, uri: String::new() };
+        match lines.recv_timeout(PATIENCE) {
+            Ok(uri) => server.uri = uri,
+            Err(error) => panic!("the server is not ready ({error}): {}", server.log()),
+        }
+        server
+    }
+
+    /// The only volume of the running daemon, from `status --json`.
+    pub(crate) fn volume(&self) -> serde_json::Value {
+        let status = self.run(&["status", "--json"]).expect(0).json();
+        status["daemons"][0]["exports"][0]["volume"].clone()
+    }
+}
+
+/// A running server. Killed when it is dropped.
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) socket: PathBuf,
+    log: PathBuf,
+    /// URI of its first export.
+    pub(crate) uri: String,
+}
+
+impl Server {
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Connects to the volume.
+    #[track_caller]
+    pub(crate) fn client(&self) -> NbdClient {
+        NbdClient::connect(&self.socket, "vol")
+            .unwrap_or_else(|error| panic!("cannot connect: {error}: {}", self.log()))
+    }
+
+    /// Sends SIGTERM and returns the exit code.
+    pub(crate) fn terminate(mut self) -> Option<i32> {
+        let pid =
+            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
+        kill_process(pid, Signal::TERM).expect("it is our child");
+        wait(&mut self.child)
+    }
+
+    /// Waits until it has ended by itself.
+    pub(crate) fn ended(mut self) -> Option<i32> {
+        wait(&mut self.child)
+    }
+
+    /// Sends SIGKILL.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is our child");
+        self.child.wait().expect("it is our child");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl NbdClient {
+    /// Reads a range and waits for it. No other request may be under way.
+    pub(crate) fn read(&mut self, offset_bytes: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let command = nbd::Command::Read { chunks: nbd::ReadChunks::Any };
+        let length_bytes = bytes.len() as u32;
+        let request = nbd::Request { cookie: nbd::Cookie(0), command, offset_bytes, length_bytes };
+        self.queue(&request, &[])?;
+        let (_, result) = self.next(&mut |_, offset, piece| {
+            bytes[offset..offset + piece.len()].copy_from_slice(piece);
+        })?;
+        result.map_err(reply_error)
+    }
+}
+
+/// How often a test with random moments is repeated.
+pub(crate) fn rounds(short: u32, long: u32) -> u32 {
+    if std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1") {
+        long
+    } else {
+        short
+    }
+}
+
+/// Whether a foreign program is there; if not, says that the test is skipped.
+pub(crate) fn has_tool(test: &str, tool: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|directory| directory.join(tool).is_file()) {
+        return true;
+    }
+    let line = format!("SKIPPED {test}: {tool} is missing");
+    println!("{line}");
+    if let Some(log) = std::env::var_os("FOREBAY_SKIP_LOG") {
+        let mut log = File::options().create(true).append(true).open(log).expect("the skip log");
+        writeln!(log, "{line}").expect("the skip log");
+    }
+    false
+}
+
+/// Runs a foreign program and returns what it printed; it must succeed.
+#[track_caller]
+pub(crate) fn foreign(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(output.status.success(), "{program} {arguments:?}: {output:#?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
