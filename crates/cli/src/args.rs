@@ -16,9 +16,9 @@ pub(crate) const STATE_DIRECTORY: &str = "/var/lib/forebay";
 
 /// A user-space block cache: a fast device in front of a slow one, served over NBD.
 ///
-/// CACHE is the fast device and ORIGIN the slow one; each is a block device or a file. ORIGIN may also
-/// be made slow for trying out: `hdd:PATH` behaves like a hard disk, `iops:250:PATH` completes 250
-/// transfers a second. SIZE takes K, M, G, T (powers of 1024); a plain number is bytes.
+/// CACHE is the fast device and ORIGIN the slow one; each is a block device or a file. ORIGIN may
+/// also be made slow for trying out: `hdd:PATH` behaves like a hard disk, `iops:250:PATH` completes
+/// 250 transfers a second. SIZE takes K, M, G, T (powers of 1024); a plain number is bytes.
 #[derive(Parser, Debug)]
 #[command(name = "forebay", version, after_help = EXIT_CODES_HELP, after_long_help = LONG_HELP)]
 pub(crate) struct Arguments {
@@ -83,8 +83,8 @@ pub(crate) struct StateArguments {
 
 /// Make a cache device of a block device or a file. What was on it is lost.
 ///
-/// A device that is mounted or locked is refused. So is one that carries a known signature or a cache
-/// set, unless --force is given.
+/// A device that is mounted or locked is refused. So is one that carries a known signature or a
+/// cache set, unless --force is given.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -148,9 +148,9 @@ fn parse_logical_block(text: &str) -> Result<u32, String> {
 
 /// Serve the volumes of a cache device over NBD, in the foreground.
 ///
-/// Prints one line per export with its URI when it is ready, and tells systemd if NOTIFY_SOCKET is set.
-/// On SIGTERM or SIGINT it finishes what is in flight, writes a checkpoint, and exits 0. Dirty data stays
-/// on the cache device.
+/// Prints one line per export with its URI when it is ready, and tells systemd if NOTIFY_SOCKET is
+/// set. On SIGTERM or SIGINT it finishes what is in flight, writes a checkpoint, and exits 0. Dirty
+/// data stays on the cache device.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -199,9 +199,9 @@ fn parse_bare(text: &str) -> Result<BareArgument, String> {
 
 /// Show what a daemon does: hit ratio, dirty data, latency, memory.
 ///
-/// Without a running daemon, the cache sets known from the host state files are listed, with what may
-/// be dirty. Write amplification is bytes written to the cache device per byte of clients' writes and
-/// promotions; what was moved at reclaim is given apart.
+/// Without a running daemon, the cache sets known from the host state files are listed, with what
+/// may be dirty. Write amplification is bytes written to the cache device per byte of clients'
+/// writes and promotions; what was moved at reclaim is given apart.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -303,8 +303,8 @@ pub(crate) struct ShowArguments {
 
 /// Check everything on a cache device that recovery relies on. Read-only; no daemon may serve it.
 ///
-/// Exits 0 if all is well and 5 if anything is damaged. Notes, such as a checkpoint that a crash cut
-/// short while the other one is whole, do not count as damage.
+/// Exits 0 if all is well and 5 if anything is damaged. Notes, such as a checkpoint that a crash
+/// cut short while the other one is whole, do not count as damage.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  forebay check /dev/nvme0n1p4")]
 pub(crate) struct CheckArguments {
@@ -332,11 +332,13 @@ pub(crate) struct WipeArguments {
     pub(crate) state: StateArguments,
 }
 
-/// Show on this machine what a cache does. Needs nothing but this binary, and leaves nothing behind.
+/// Show on this machine what a cache does. Needs nothing but this binary, and leaves nothing
+/// behind.
 ///
 /// Makes an origin that behaves like a hard disk, a fast file and a cache file, and measures random
-/// reads (Zipf 1.2, 4 KiB, two jobs of 64 MiB at queue depth 8) and write+fsync on each. Then it kills
-/// its own server in the middle of writes, starts it again and compares every acknowledged write.
+/// reads (Zipf 1.2, 4 KiB, two jobs of 64 MiB at queue depth 8) and write+fsync on each. Then it
+/// kills its own server in the middle of writes, starts it again and compares every acknowledged
+/// write.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -14,7 +14,8 @@ pub(crate) enum Signal {
     Terminate,
 }
 
-/// Calls back for each signal, on a thread of its own, from when this returns until the process ends.
+/// Calls back for each signal, on a thread of its own, from when this returns until the process
+/// ends.
 pub(crate) fn watch(mut callback: impl FnMut(Signal) + Send + 'static) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot watch signals: {error}"));
     let runtime = runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;

@@ -46,7 +46,8 @@ pub(crate) struct CacheSet {
     pub(crate) recovered_record_count: u64,
     pub(crate) recovery_segments_done: u32,
     pub(crate) recovery_segments_total: u32,
-    /// Bytes written to the cache device, without relocation, per byte of clients' writes and promotions.
+    /// Bytes written to the cache device, without relocation, per byte of clients' writes and
+    /// promotions.
     pub(crate) write_amplification: Option<f64>,
     /// Bytes moved at reclaim per byte of clients' writes and promotions.
     pub(crate) relocation_amplification: Option<f64>,
@@ -197,7 +198,8 @@ pub(crate) struct VolumeRequest {
     pub(crate) volume: String,
 }
 
-/// Change settings; what is absent stays. With a volume, those of the volume; else those of the set.
+/// Change settings; what is absent stays. With a volume, those of the volume; else those of the
+/// set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SetRequest {
     pub(crate) volume: Option<String>,

@@ -1,5 +1,5 @@
-//! The admin side of a daemon: HTTP and JSON on a Unix socket, in an async runtime on a thread of its
-//! own. It never touches the data path: all it does is ask the shard through its handle.
+//! The admin side of a daemon: HTTP and JSON on a Unix socket, in an async runtime on a thread of
+//! its own. It never touches the data path: all it does is ask the shard through its handle.
 //!
 //! A command that takes long (drain, detach, a mode change) is answered when it has ended; if the
 //! client goes away before, the command is cancelled.

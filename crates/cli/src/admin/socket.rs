@@ -1,7 +1,7 @@
 //! Admin sockets: where they are, how one is made, which daemons answer.
 //!
-//! A socket belongs to its owner alone. One that is in the way is replaced only if nobody answers on
-//! it, and removed when the daemon ends.
+//! A socket belongs to its owner alone. One that is in the way is replaced only if nobody answers
+//! on it, and removed when the daemon ends.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};

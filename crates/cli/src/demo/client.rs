@@ -1,7 +1,7 @@
 //! A blocking NBD client with many requests under way, on a Unix socket.
 //!
-//! Requests are queued and go out together before the client waits for the next answer; so a burst of
-//! answers costs one read and one write. One thread, one connection, no locks.
+//! Requests are queued and go out together before the client waits for the next answer; so a burst
+//! of answers costs one read and one write. One thread, one connection, no locks.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

@@ -1,5 +1,5 @@
-//! The demo's work: random reads at queue depth 8, and writes that are flushed one by one, each by two
-//! clients at once.
+//! The demo's work: random reads at queue depth 8, and writes that are flushed one by one, each by
+//! two clients at once.
 
 use std::io;
 use std::path::Path;
@@ -52,8 +52,8 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1_000, LATENCY_NS_MAX, 3).expect("valid bounds")
 }
 
-/// Runs both jobs for `duration`. `observe` is called ten times a second with the time that has passed
-/// and the requests that were answered; it ends the run early by returning `false`.
+/// Runs both jobs for `duration`. `observe` is called ten times a second with the time that has
+/// passed and the requests that were answered; it ends the run early by returning `false`.
 pub(crate) fn run(
     socket: &Path,
     export: &str,

@@ -1,7 +1,7 @@
 //! `forebay demo`: what a cache does, shown on this machine with nothing but this binary.
 //!
-//! All files are in one temporary directory, all servers are children that end with this process; both
-//! are gone when it ends, however it ends.
+//! All files are in one temporary directory, all servers are children that end with this process;
+//! both are gone when it ends, however it ends.
 
 mod client;
 mod figures;

@@ -1,4 +1,5 @@
-//! The demo's own servers: children of the same binary, ended by their process id and by no other name.
+//! The demo's own servers: children of the same binary, ended by their process id and by no other
+//! name.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -62,8 +62,8 @@ impl Stamps {
         Stamps { first_block, stamps: vec![Stamp::default(); count], random: Random::new(seed) }
     }
 
-    /// Writes random blocks until `is_over`, or until the connection breaks, which is no error here.
-    /// `acknowledged` is told of each answer. Returns the number of answers.
+    /// Writes random blocks until `is_over`, or until the connection breaks, which is no error
+    /// here. `acknowledged` is told of each answer. Returns the number of answers.
     pub(crate) fn write(
         &mut self,
         client: &mut NbdClient,

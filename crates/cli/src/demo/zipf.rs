@@ -1,6 +1,6 @@
 //! Random blocks as people use them: few of them often. A Zipf distribution over a region, in the
-//! manner of fio's `random_distribution=zipf:1.2`: rank `r` is drawn in proportion to `1 / r^1.2`, and the
-//! ranks are scattered over the region.
+//! manner of fio's `random_distribution=zipf:1.2`: rank `r` is drawn in proportion to `1 / r^1.2`,
+//! and the ranks are scattered over the region.
 
 use forebay_device_model::Random;
 

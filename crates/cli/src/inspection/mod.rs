@@ -1,8 +1,9 @@
 //! Looking at a cache device without a daemon and without writing to it.
 //!
-//! A device is opened for reading and locked shared, so that it cannot be served at the same time; or,
-//! for a look that need not be consistent, without the lock. Superblocks and checkpoints are read here,
-//! segments in [`segments`]. What is checked is what recovery relies on, by the same decoders.
+//! A device is opened for reading and locked shared, so that it cannot be served at the same time;
+//! or, for a look that need not be consistent, without the lock. Superblocks and checkpoints are
+//! read here, segments in [`segments`]. What is checked is what recovery relies on, by the same
+//! decoders.
 
 mod finding;
 mod segments;
@@ -22,8 +23,8 @@ use crate::exit::{Exit, Failure};
 pub(crate) use finding::{Finding, Findings, Severity};
 pub(crate) use segments::{SegmentCheck, SegmentCounts};
 
-/// How often a held lock is asked for, and the pause between: a killed daemon holds it until the kernel
-/// has ended its transfers.
+/// How often a held lock is asked for, and the pause between: a killed daemon holds it until the
+/// kernel has ended its transfers.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
@@ -131,7 +132,8 @@ impl CacheDevice {
         Superblock::decode(place, &bytes)
     }
 
-    /// Reads both superblocks. The copy lies where the first one says, else at the end of the device.
+    /// Reads both superblocks. The copy lies where the first one says, else at the end of the
+    /// device.
     pub(crate) fn superblocks(&self) -> Result<Superblocks, Failure> {
         let start = self.read_superblock(Place::Superblock, 0);
         let copy_offset = match &start {

@@ -1,10 +1,10 @@
 //! Checking segments against the newest checkpoint.
 //!
-//! Below the length that the checkpoint has for a segment, everything must be whole: headers decode and
-//! chain, the summary says the same, live and dirty bits lie on blocks that hold something, and the
-//! payload of live blocks has its checksum. Behind it, records are believed one by one as recovery
-//! does; a record that is not whole ends its segment and is no damage, unless a later one says that
-//! it was durable.
+//! Below the length that the checkpoint has for a segment, everything must be whole: headers decode
+//! and chain, the summary says the same, live and dirty bits lie on blocks that hold something, and
+//! the payload of live blocks has its checksum. Behind it, records are believed one by one as
+//! recovery does; a record that is not whole ends its segment and is no damage, unless a later one
+//! says that it was durable.
 
 use std::collections::BTreeSet;
 

@@ -1,7 +1,7 @@
 //! End-to-end tests: they run the real binary, as an operator would.
 //!
-//! Each test has a directory of its own for files, sockets and state; nothing depends on fixed ports or
-//! on other tests. The NBD client is the demo's own.
+//! Each test has a directory of its own for files, sockets and state; nothing depends on fixed
+//! ports or on other tests. The NBD client is the demo's own.
 
 #[path = "../../src/demo/client.rs"]
 mod client;
