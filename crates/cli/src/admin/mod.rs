@@ -256,6 +256,9 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
     }
     if let Some(name) = &request.cache_mode {
         let mode = names::parse_mode(name).map_err(Failure::usage)?;
+        if mode == current.mode {
+            return Ok(Json(Done {}));
+        }
         let volume = volume.to_owned();
         return command(handle, AdminCommand::SetMode { volume, mode }).await;
     }

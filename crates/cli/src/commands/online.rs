@@ -29,7 +29,7 @@ pub(crate) async fn with_drain_progress(
                 let failure = match signal {
                     Ok(()) => Failure::new(
                         Exit::Cancelled,
-                        format!("{label}: cancelled; what was written back stays clean"),
+                        format!("{label} was cancelled; what was written back stays clean"),
                     ),
                     Err(error) => Failure::failed(format!("cannot watch signals: {error}")),
                 };

@@ -33,8 +33,7 @@ async fn drain_all(daemon: &AdminClient, status: &Status) -> Result<(), Failure>
         let label = format!("draining `{name}`");
         let work = online::with_drain_progress(daemon, name, &label, daemon.drain(name));
         work.await.map_err(|failure| {
-            Failure::new(failure.exit, format!("volume `{name}`: {failure}"))
-                .or("the daemon goes on; stop it without --drain to keep its dirty data")
+            failure.or("the daemon goes on; stop it without --drain to keep its dirty data")
         })?;
     }
     Ok(())

@@ -53,6 +53,7 @@ fn killed_in_the_middle_of_writes(mode: &str) {
         for stamps in &mut all {
             let mut client = NbdClient::connect(&server.socket, "vol").unwrap();
             let comparison = stamps.compare(&mut client).unwrap();
+            println!("{mode}, round {round}: {comparison:?}");
             assert_eq!(comparison.wrong, [0u64; 0], "{mode}, round {round}: {comparison:?}");
             assert!(comparison.compared > 0 || comparison.newer == 0);
         }

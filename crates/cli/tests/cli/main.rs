@@ -7,6 +7,7 @@
 mod client;
 mod crash;
 mod damage;
+mod demo;
 mod format;
 mod online;
 mod serve;

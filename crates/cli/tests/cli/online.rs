@@ -137,3 +137,50 @@ fn stop_answers_when_the_device_is_free() {
     scratch.run(&["status", "--state-dir", "state"]).expect(0).says("clean");
     assert_eq!(std::fs::read(scratch.path("origin.img")).unwrap()[..4096], [6; 4096]);
 }
+
+#[test]
+fn a_drain_can_be_cancelled() {
+    let scratch = Scratch::new();
+    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+    scratch.file("origin.img", 64 << 20);
+    // Slow enough that the drain is not over before it is cancelled.
+    let attach = ["attach", "cache.img", "iops:100:origin.img", "--name", "vol"];
+    scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    let server = scratch.serve();
+    let mut client = server.client();
+    for block in 0..400 {
+        client.write(block * 32768, &[1; 4096]).unwrap();
+    }
+    assert_eq!(scratch.volume()["dirty_bytes"], 400 * 4096);
+    let mut has_begun = || {
+        let dirty = scratch.volume()["dirty_bytes"].as_u64().unwrap();
+        dirty < 400 * 4096
+    };
+    scratch.run_and_interrupt(&["drain", "vol"], &mut has_begun).expect(6).says("cancelled");
+    let volume = scratch.volume();
+    assert_eq!(volume["cache_mode"], "writeback");
+    assert!(volume["dirty_bytes"].as_u64().unwrap() > 0, "{volume:#}");
+    client.write(0, &[2; 4096]).unwrap();
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn of_several_daemons_one_must_be_named() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let first = scratch.serve();
+    let second = Scratch::new();
+    second.cache_with_volume("writeback");
+    let admin = scratch.path("run/second.admin");
+    let other = second.serve_with(&["cache.img"], &[("FOREBAY_ADMIN", &admin)]);
+    scratch.run(&["drain", "vol"]).expect(2).says("several daemons").says("--admin");
+    let admin = admin.to_str().unwrap();
+    scratch.run(&["drain", "vol", "--admin", admin]).expect(0);
+    let status = scratch.run(&["status", "--json"]).expect(0).json();
+    assert_eq!(status["daemons"].as_array().unwrap().len(), 2);
+    let one = scratch.run(&["status", "cache.img", "--json"]).expect(0).json();
+    assert_eq!(one["daemons"].as_array().unwrap().len(), 1);
+    assert_eq!(other.terminate(), Some(0));
+    scratch.run(&["drain", "vol"]).expect(0);
+    assert_eq!(first.terminate(), Some(0));
+}

@@ -52,6 +52,10 @@ pub(crate) struct Scratch {
     directory: tempfile::TempDir,
 }
 
+fn pid_of(child: &Child) -> Pid {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a process id is positive")
+}
+
 fn wait(child: &mut Child) -> Option<i32> {
     let deadline = Instant::now() + PATIENCE;
     while Instant::now() < deadline {
@@ -93,8 +97,27 @@ impl Scratch {
         command
     }
 
+    /// Starts a command; `SIGINT` is sent to it when `is_time` says so.
+    pub(crate) fn run_and_interrupt(
+        &self,
+        arguments: &[&str],
+        is_time: &mut dyn FnMut() -> bool,
+    ) -> Ended {
+        self.run_with(arguments, |child| {
+            let deadline = Instant::now() + PATIENCE;
+            while !is_time() && Instant::now() < deadline {
+                thread::sleep(PAUSE);
+            }
+            kill_process(pid_of(child), Signal::INT).expect("it is our child");
+        })
+    }
+
     /// Runs a command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with(arguments, |_| {})
+    }
+
+    fn run_with(&self, arguments: &[&str], meanwhile: impl FnOnce(&Child)) -> Ended {
         let output = tempfile::tempdir().expect("a temporary directory");
         let (out, err) = (output.path().join("out"), output.path().join("err"));
         let mut child = self
@@ -104,6 +127,7 @@ impl Scratch {
             .stderr(File::create(&err).expect("a file"))
             .spawn()
             .expect("the binary starts");
+        meanwhile(&child);
         let code = wait(&mut child);
         let read = |path: &Path| fs::read_to_string(path).expect("text");
         Ended { code, stdout: read(&out), stderr: read(&err) }
@@ -125,10 +149,16 @@ impl Scratch {
     }
 
     pub(crate) fn serve_what(&self, what: &[&str]) -> Server {
+        self.serve_with(what, &[])
+    }
+
+    /// The same with more in its environment.
+    pub(crate) fn serve_with(&self, what: &[&str], environment: &[(&str, &Path)]) -> Server {
         let socket = self.path("client.nbd");
         let log = self.path("server.log");
         let mut child = self
             .command()
+            .envs(environment.iter().copied())
             .arg("serve")
             .args(what)
             .args(["--nbd", &format!("unix:{}", socket.display())])
@@ -182,9 +212,7 @@ impl Server {
 
     /// Sends SIGTERM and returns the exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
-        let pid =
-            i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process id");
-        kill_process(pid, Signal::TERM).expect("it is our child");
+        kill_process(pid_of(&self.child), Signal::TERM).expect("it is our child");
         wait(&mut self.child)
     }
 
