@@ -1,9 +1,9 @@
 //! Commands of the operator.
 //!
-//! A change of mode goes through stages: write back what the new mode may not leave dirty, while clients
-//! go on (their writes go through); hold new requests back and wait for the old mode's; void what the
-//! new mode cannot vouch for; make the change durable; let the requests go. An answer comes when the
-//! state it tells of is durable, never before.
+//! A change of mode goes through stages: write back what the new mode may not leave dirty, while
+//! clients go on (their writes go through); hold new requests back and wait for the old mode's;
+//! void what the new mode cannot vouch for; make the change durable; let the requests go. An answer
+//! comes when the state it tells of is durable, never before.
 
 use crate::engine::{Engine, Phase};
 use crate::event::{Command, CommandError, CommandId, Event, SavedMark};
@@ -157,7 +157,7 @@ impl Engine {
         if volume.command.is_some_and(|command| command.id == id) {
             volume.settings = settings;
             self.stored_volume(slot).settings = settings;
-            self.to_superblock_stage(slot);
+            self.enter_superblock_stage(slot);
         }
     }
 
@@ -198,10 +198,10 @@ impl Engine {
         let volume = self.volume_mut(slot);
         volume.is_gated = true;
         volume.command = Some(VolumeCommand { id, goal: Goal::Attach, stage: Stage::Gated });
-        self.to_superblock_stage(slot);
+        self.enter_superblock_stage(slot);
     }
 
-    fn to_superblock_stage(&mut self, slot: VolumeSlot) {
+    fn enter_superblock_stage(&mut self, slot: VolumeSlot) {
         self.set_stage(slot, Stage::Superblock);
         self.write_superblock(Waiter::Command(slot));
     }
@@ -298,7 +298,8 @@ impl Engine {
             }
             Goal::Invalidate => self.void_volume(slot),
             Goal::Detach => {
-                // Other jobs may still hold pieces of the volume: not before they are between rounds.
+                // Other jobs may still hold pieces of the volume: not before they are between
+                // rounds.
                 if !self.is_quiet(slot) {
                     return;
                 }
@@ -307,7 +308,7 @@ impl Engine {
             }
             Goal::Settings | Goal::Attach => {}
         }
-        self.to_superblock_stage(slot);
+        self.enter_superblock_stage(slot);
     }
 
     /// Whether no job of the engine has anything to do with the volume.
@@ -396,8 +397,8 @@ impl Engine {
         }
     }
 
-    /// Gives a command up. It ends with `Cancelled`, unless it is beyond writing back, when it ends by
-    /// itself soon.
+    /// Gives a command up. It ends with `Cancelled`, unless it is beyond writing back, when it ends
+    /// by itself soon.
     pub fn cancel_command(&mut self, id: CommandId) {
         for slot in self.volume_slots() {
             let volume = self.volume_mut(slot);
@@ -462,8 +463,8 @@ impl Engine {
             || self.volumes.iter().flatten().any(|volume| volume.command.is_some())
     }
 
-    /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers. Asks
-    /// for the flush if one is needed.
+    /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers.
+    /// Asks for the flush if one is needed.
     fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
         let volume = self.volume_mut(slot);
         let is_needed = !volume.homed.is_empty() || !volume.around.is_empty();

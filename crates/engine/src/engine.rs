@@ -1,9 +1,9 @@
 //! The engine: its state, what comes in and what goes out.
 //!
-//! Everything that happens enters by a `handle_*` method, which changes state and puts what is to be
-//! done into queues; `poll_*` methods take it out. Flows that wait (a write for its record, reclaim
-//! for a flush) are small state machines in `path`, `background`, `log` and `recovery`; when what
-//! they wait for ends they find their turn in the queue of wakes.
+//! Everything that happens enters by a `handle_*` method, which changes state and puts what is to
+//! be done into queues; `poll_*` methods take it out. Flows that wait (a write for its record,
+//! reclaim for a flush) are small state machines in `path`, `background`, `log` and `recovery`;
+//! when what they wait for ends they find their turn in the queue of wakes.
 //!
 //! What this deliberately does not do: read a clock, allocate payload on a hit, call its host.
 
@@ -16,7 +16,6 @@ use crate::background::reclaim::ReclaimJob;
 use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
 use crate::command::StopStage;
-use crate::error::RecoveryError;
 use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::flush_group::FlushGroup;
 use crate::format::superblock::Superblock;
@@ -94,7 +93,7 @@ pub(crate) enum Phase {
     Recovering(Box<Recovery>),
     Serving,
     /// Nothing was written; nothing is served.
-    Refused(RecoveryError),
+    Refused,
     /// Stopped by command.
     Stopped,
 }
@@ -168,8 +167,9 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Takes over a cache device. Recovery runs through the same polls as everything else and ends in
-    /// [`Event::Serving`] or [`Event::RecoveryFailed`]; requests may be handed in before that and wait.
+    /// Takes over a cache device. Recovery runs through the same polls as everything else and ends
+    /// in [`Event::Serving`] or [`Event::RecoveryFailed`]; requests may be handed in before that
+    /// and wait.
     #[must_use]
     pub fn recover(
         now: Time,
@@ -314,7 +314,8 @@ impl Engine {
         self.run_wakes(payload);
     }
 
-    /// The host state file says durably what [`Event::DirtyBegins`] or [`Event::CacheFailed`] asked for.
+    /// The host state file says durably what [`Event::DirtyBegins`] or [`Event::CacheFailed`] asked
+    /// for.
     pub fn handle_host_state_saved(&mut self, now: Time, volume: VolumeSlot, mark: SavedMark) {
         self.now = now;
         self.on_host_state_saved(volume, mark);
@@ -377,7 +378,7 @@ impl Engine {
         self.clean_up_after_failure(payload);
         self.release_ungated(payload);
         self.run_wakes(payload);
-        if matches!(self.phase, Phase::Refused(_) | Phase::Stopped) {
+        if matches!(self.phase, Phase::Refused | Phase::Stopped) {
             return;
         }
         self.run_background(payload);

@@ -1,4 +1,5 @@
-//! Errors of parsing what comes from a device. Each says where, what was expected and what was found.
+//! Errors of parsing what comes from a device. Each says where, what was expected and what was
+//! found.
 
 use thiserror::Error;
 

@@ -38,8 +38,8 @@ pub enum Command {
         /// The new mode.
         mode: CacheMode,
     },
-    /// Write everything back, stay clean: the volume goes on in writethrough. Complete when the clean
-    /// state is durable.
+    /// Write everything back, stay clean: the volume goes on in writethrough. Complete when the
+    /// clean state is durable.
     Drain {
         /// The volume.
         volume: VolumeSlot,
@@ -80,7 +80,8 @@ pub enum CommandError {
     OriginFailed,
     /// The cache device failed.
     CacheFailed,
-    /// Dirty blocks were lost on the cache device: they are errors until they are written or discarded.
+    /// Dirty blocks were lost on the cache device: they are errors until they are written or
+    /// discarded.
     Poisoned,
     /// Dirty data exists, which this command does not touch.
     Dirty,
@@ -104,8 +105,8 @@ pub enum Event {
         /// How it ended; the slot for an attach.
         result: Result<Option<VolumeSlot>, CommandError>,
     },
-    /// The host state file must record that dirty data may exist only on the cache device. The engine
-    /// answers no write of the volume before [`crate::Engine::handle_host_state_saved`].
+    /// The host state file must record that dirty data may exist only on the cache device. The
+    /// engine answers no write of the volume before [`crate::Engine::handle_host_state_saved`].
     DirtyBegins {
         /// The volume.
         volume: VolumeSlot,

@@ -9,9 +9,9 @@ use crate::volume::Service;
 use crate::wake::Ended;
 
 impl Engine {
-    /// Gives the cache device up. A volume without dirty data is held back until the host state file
-    /// says that it was served without its cache (rule 10), then served from its origin; one with dirty
-    /// data answers errors and keeps everything as it is.
+    /// Gives the cache device up. A volume without dirty data is held back until the host state
+    /// file says that it was served without its cache (rule 10), then served from its origin; one
+    /// with dirty data answers errors and keeps everything as it is.
     pub(crate) fn fail_cache(&mut self) {
         if self.cache_failed {
             return;
@@ -27,8 +27,8 @@ impl Engine {
         }
     }
 
-    /// Ends what waits for the log. Separate from `fail_cache`, which may be called in the middle of
-    /// anything.
+    /// Ends what waits for the log. Separate from `fail_cache`, which may be called in the middle
+    /// of anything.
     pub(crate) fn clean_up_after_failure(&mut self, payload: &mut dyn Payload) {
         if !core::mem::take(&mut self.needs_failure_cleanup) {
             return;

@@ -9,8 +9,8 @@
 //!    made the host hand something in, once more from the start;
 //! 3. sleep until the next completion, request, or [`Engine::poll_wakeup`].
 //!
-//! Records of the log are formed in `poll_io`, so everything handed in between two rounds shares one
-//! device write, and flushes that arrive together share one device flush.
+//! Records of the log are formed in `poll_io`, so everything handed in between two rounds shares
+//! one device write, and flushes that arrive together share one device flush.
 
 #![no_std]
 

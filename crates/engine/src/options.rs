@@ -66,7 +66,8 @@ pub enum HostMark {
 pub struct OriginOpening {
     /// Slot in the volume table.
     pub slot: VolumeSlot,
-    /// `None` if the origin could not be opened: the volume is then not served and its data is kept.
+    /// `None` if the origin could not be opened: the volume is then not served and its data is
+    /// kept.
     pub facts: Option<OriginFacts>,
     /// From the host state file.
     pub mark: HostMark,

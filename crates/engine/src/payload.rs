@@ -35,8 +35,8 @@ impl BufferRange {
 ///
 /// Buffers are aligned to 4096 bytes. All ranges that the engine passes lie within their buffer.
 pub trait Payload {
-    /// A buffer of at least `bytes` bytes with one reference and undefined content, or `None` if the
-    /// engine's share of the host's memory is used up; the engine then tries again later.
+    /// A buffer of at least `bytes` bytes with one reference and undefined content, or `None` if
+    /// the engine's share of the host's memory is used up; the engine then tries again later.
     fn allocate(&mut self, bytes: usize) -> Option<BufferId>;
     /// Adds a reference.
     fn retain(&mut self, buffer: BufferId);

@@ -1,10 +1,10 @@
 //! Range locks of one volume: who may touch which blocks on the origin, and in what order (rule 9).
 //!
-//! Three kinds of holder: whole-block writes to the log, which may overlap each other since versions
-//! order them; merges of part of a block, which exclude everything on their block; and writers of
-//! the origin (client, writeback, repair), which exclude each other and merges. Requests are granted
-//! in the order in which they came, so nobody starves. Linear search: the number of holders is
-//! bounded by the requests in flight.
+//! Three kinds of holder: whole-block writes to the log, which may overlap each other since
+//! versions order them; merges of part of a block, which exclude everything on their block; and
+//! writers of the origin (client, writeback, repair), which exclude each other and merges. Requests
+//! are granted in the order in which they came, so nobody starves. Linear search: the number of
+//! holders is bounded by the requests in flight.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

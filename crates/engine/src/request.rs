@@ -18,10 +18,10 @@ pub enum Durability {
 
 /// What the client wants.
 ///
-/// The buffer of a read or write covers the whole blocks around the range: byte `i` of the buffer is
-/// byte `first_block * 4096 + i` of the volume, so the range starts `offset_bytes % 4096` bytes into
-/// it. The engine may use the rest of the buffer as it likes. It takes references of its own for as
-/// long as it needs the content; the host keeps its reference until the reply.
+/// The buffer of a read or write covers the whole blocks around the range: byte `i` of the buffer
+/// is byte `first_block * 4096 + i` of the volume, so the range starts `offset_bytes % 4096` bytes
+/// into it. The engine may use the rest of the buffer as it likes. It takes references of its own
+/// for as long as it needs the content; the host keeps its reference until the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestKind {
     /// Fill the buffer.
@@ -54,8 +54,8 @@ pub enum RequestKind {
     Prefetch,
 }
 
-/// A validated request: within the volume, offset and length multiples of the volume's logical block
-/// (512 at least), length not zero except for a flush, at most 32 MiB for reads and writes.
+/// A validated request: within the volume, offset and length multiples of the volume's logical
+/// block (512 at least), length not zero except for a flush, at most 32 MiB for reads and writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// Handed back with the reply.

@@ -1,7 +1,7 @@
 //! Sequential streams: which reads belong to a long run and are not worth a copy.
 //!
-//! The idea is bcache's (`sequential_cutoff`, the last 128 streams tracked): a read that begins where
-//! an earlier one ended continues its stream; a stream longer than the cut-off is bypassed.
+//! The idea is bcache's (`sequential_cutoff`, the last 128 streams tracked): a read that begins
+//! where an earlier one ended continues its stream; a stream longer than the cut-off is bypassed.
 
 use alloc::vec::Vec;
 

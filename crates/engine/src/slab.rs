@@ -1,5 +1,5 @@
-//! A slab: values under small keys that are used again. A key carries a count of its uses, so that a
-//! stale key is noticed and never reaches another value.
+//! A slab: values under small keys that are used again. A key carries a count of its uses, so that
+//! a stale key is noticed and never reaches another value.
 
 use alloc::vec::Vec;
 

@@ -165,7 +165,8 @@ pub struct VolumeStatus {
     pub cached_extents: u64,
     /// Blocks newer than the origin.
     pub dirty_blocks: u64,
-    /// Milliseconds since the oldest dirty block still there was written (or recovered); zero if none.
+    /// Milliseconds since the oldest dirty block still there was written (or recovered); zero if
+    /// none.
     pub dirty_age_ms: u64,
     /// Requests under way or waiting.
     pub requests_in_flight: u64,

@@ -65,8 +65,8 @@ pub(crate) struct Volume {
     pub(crate) sequential: SequentialTracker,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
-    /// Written around the log: start, count, and the origin flush that covers it. Not promoted before
-    /// that (rule 4). A write under way has `FlushNumber::MAX`.
+    /// Written around the log: start, count, and the origin flush that covers it. Not promoted
+    /// before that (rule 4). A write under way has `FlushNumber::MAX`.
     pub(crate) around: VecDeque<(u64, u64, FlushNumber)>,
     /// A write to the origin failed: what it left there may come and go, so it is not promoted.
     pub(crate) unsure: Vec<(u64, u64)>,
@@ -133,7 +133,8 @@ impl Volume {
 
     /// Whether reads that miss are promoted.
     pub(crate) fn promotes(&self) -> bool {
-        // What a failed flush lost may come and go on the origin: nothing is copied from it any more.
+        // What a failed flush lost may come and go on the origin: nothing is copied from it any
+        // more.
         self.service == Service::Cached
             && !self.has_lost_writes
             && matches!(

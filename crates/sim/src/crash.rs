@@ -243,8 +243,8 @@ impl World<'_> {
         if self.config.rot == Rot::None {
             return;
         }
-        // What was written since the last "durable through" mark cannot be told from a torn tail, so
-        // only blocks rot that the last recovery has seen and covered by its checkpoint.
+        // What was written since the last "durable through" mark cannot be told from a torn tail,
+        // so only blocks rot that the last recovery has seen and covered by its checkpoint.
         let seen = std::mem::replace(&mut self.seen_by_recovery, self.cache.media().contents());
         let geometry = self.config.geometry;
         let first = (geometry.checkpoint_offset / 4096) as u32;

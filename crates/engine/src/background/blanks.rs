@@ -1,10 +1,11 @@
 //! Zeroes and discards on their way out of the log.
 //!
-//! A blank record is one bit in a header, however many blocks it covers. When later writes supersede
-//! part of it, a checkpoint has to name the live pieces one by one, and their number is bounded:
-//! beyond half the bound, writes wait while such records are written back. Once the origin durably
-//! has the zeroes, the record serves nobody: an invalidation with its own version voids it (of equal
-//! versions the later sequence number counts), and the index forgets it when that is complete.
+//! A blank record is one bit in a header, however many blocks it covers. When later writes
+//! supersede part of it, a checkpoint has to name the live pieces one by one, and their number is
+//! bounded: beyond half the bound, writes wait while such records are written back. Once the origin
+//! durably has the zeroes, the record serves nobody: an invalidation with its own version voids it
+//! (of equal versions the later sequence number counts), and the index forgets it when that is
+//! complete.
 
 use crate::engine::Engine;
 use crate::format::checkpoint::BLANK_PIECES_MAX;

@@ -1,10 +1,11 @@
 //! Checkpoints (rule 6).
 //!
 //! A checkpoint is cut in one step: everything appended so far gets its sequence number, and the
-//! segment table with its bits (shared until they change) describes exactly the records up to S, all of
-//! them counted as complete. Then, in this order: the records up to S complete; the cache device is
-//! flushed, so that nothing the checkpoint counts on can be lost; the body goes into the older area; the
-//! device is flushed again. Only then may segments that the cut no longer counts on be used again.
+//! segment table with its bits (shared until they change) describes exactly the records up to S,
+//! all of them counted as complete. Then, in this order: the records up to S complete; the cache
+//! device is flushed, so that nothing the checkpoint counts on can be lost; the body goes into the
+//! older area; the device is flushed again. Only then may segments that the cut no longer counts on
+//! be used again.
 
 use alloc::vec::Vec;
 

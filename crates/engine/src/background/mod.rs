@@ -1,5 +1,5 @@
-//! Work behind the front: checkpoints, reclaim, writeback, the superblock. Each is one job with its own
-//! state; none of them ever makes a hit wait.
+//! Work behind the front: checkpoints, reclaim, writeback, the superblock. Each is one job with its
+//! own state; none of them ever makes a hit wait.
 
 pub(crate) mod blanks;
 pub(crate) mod checkpoint;

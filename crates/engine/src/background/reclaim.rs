@@ -1,12 +1,13 @@
 //! Reclaim: making segments free again (rules 3, 6 and 11).
 //!
-//! Segments of which nothing is left are simply dropped. Else victims are taken in the order in which
-//! they were opened. What is dirty, and what the policy keeps, is appended again; when that and
-//! everything that superseded blocks of the victims is durable, one drop record a victim is written;
-//! when that is durable the index forgets what is left. The segments are free after the next checkpoint.
+//! Segments of which nothing is left are simply dropped. Else victims are taken in the order in
+//! which they were opened. What is dirty, and what the policy keeps, is appended again; when that
+//! and everything that superseded blocks of the victims is durable, one drop record a victim is
+//! written; when that is durable the index forgets what is left. The segments are free after the
+//! next checkpoint.
 //!
-//! The order matters: a drop that is durable while a superseding record is not would, after a crash,
-//! make the block absent, and the dirty data that it had before would be lost.
+//! The order matters: a drop that is durable while a superseding record is not would, after a
+//! crash, make the block absent, and the dirty data that it had before would be lost.
 
 use alloc::vec::Vec;
 
@@ -165,7 +166,8 @@ impl Engine {
         if chosen.is_empty() {
             return;
         }
-        // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of the rest.
+        // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of
+        // the rest.
         self.reclaim.keep_budget =
             if self.log.segments.free_count() > RESERVE_SEGMENTS + SPARE_SEGMENTS {
                 self.relocation_room() / 2
@@ -327,7 +329,7 @@ impl Engine {
         while at < count {
             let from = CacheBlock(position.0 + at);
             if result.is_err() || !self.is_block_good(position, data, at, payload) {
-                self.on_unreadable(&item, at, result.is_err());
+                self.on_unreadable(&item, at, result);
                 at += 1;
                 continue;
             }
@@ -431,7 +433,7 @@ impl Engine {
 
     /// A clean block that cannot be read is forgotten with its segment; a dirty one is read again,
     /// then an error from now on (rule 12).
-    fn on_unreadable(&mut self, item: &Item, offset: u32, is_io_error: bool) {
+    fn on_unreadable(&mut self, item: &Item, offset: u32, result: IoResult) {
         let block = item.piece.start + u64::from(offset);
         let piece = item.piece.clip(block, block + 1);
         let Place::Data(position) = piece.place else { unreachable!() };
@@ -443,7 +445,7 @@ impl Engine {
             self.reclaim.items.push(Item { slot: item.slot, piece, attempts });
             return;
         }
-        if is_io_error || !self.has_room(Stream::Relocate, 0) {
+        if result.is_err() || !self.has_room(Stream::Relocate, 0) {
             self.spare_victim(&piece);
             return;
         }

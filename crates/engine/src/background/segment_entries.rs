@@ -1,5 +1,5 @@
-//! Which blocks a closed segment holds: from memory, from its summary, or, if that is damaged, from the
-//! index.
+//! Which blocks a closed segment holds: from memory, from its summary, or, if that is damaged, from
+//! the index.
 
 use alloc::vec::Vec;
 
@@ -15,8 +15,8 @@ use crate::units::{BLOCK_BYTES, OriginBlock, OriginExtent, VolumeSlot};
 pub(crate) type SegmentRange = OriginExtent;
 
 impl Engine {
-    /// Finds out what is in `segment`; the answer comes to the user's `on_entries_loaded`, at once or
-    /// after a read. `false` if there is no buffer for the read now.
+    /// Finds out what is in `segment`; the answer comes to the user's `on_entries_loaded`, at once
+    /// or after a read. `false` if there is no buffer for the read now.
     pub(crate) fn load_entries(
         &mut self,
         segment: u32,

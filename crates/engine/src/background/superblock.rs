@@ -1,7 +1,7 @@
 //! Writing the superblock: one place, flush, the other place, flush.
 //!
-//! At every moment one of the two places is whole. A change counts as durable when both have it, so that
-//! damage to one place later never brings an older generation back.
+//! At every moment one of the two places is whole. A change counts as durable when both have it, so
+//! that damage to one place later never brings an older generation back.
 
 use alloc::vec::Vec;
 
@@ -11,19 +11,26 @@ use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::payload::{BufferRange, Payload};
 use crate::wake::{Ended, Waiter};
 
+/// Where the superblock stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    Start,
+    Copy,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
     #[default]
     Idle,
     WriteFirst,
     Writing {
-        is_second: bool,
+        place: Place,
     },
     Written {
-        is_second: bool,
+        place: Place,
     },
     Flushing {
-        is_second: bool,
+        place: Place,
     },
     WriteSecond,
 }
@@ -68,17 +75,17 @@ impl Engine {
             self.superblock_writer.state = State::WriteFirst;
         }
         match self.superblock_writer.state {
-            State::WriteFirst => self.submit_superblock(false, payload),
-            State::WriteSecond => self.submit_superblock(true, payload),
-            State::Written { is_second } => {
-                self.superblock_writer.state = State::Flushing { is_second };
+            State::WriteFirst => self.submit_superblock(Place::Start, payload),
+            State::WriteSecond => self.submit_superblock(Place::Copy, payload),
+            State::Written { place } => {
+                self.superblock_writer.state = State::Flushing { place };
                 self.join_cache_flush(Waiter::Superblock);
             }
             State::Idle | State::Writing { .. } | State::Flushing { .. } => {}
         }
     }
 
-    fn submit_superblock(&mut self, is_second: bool, payload: &mut dyn Payload) {
+    fn submit_superblock(&mut self, place: Place, payload: &mut dyn Payload) {
         let Some(buffer) = payload.allocate(SUPERBLOCK_BYTES) else {
             self.wait_for_memory();
             return;
@@ -86,15 +93,18 @@ impl Engine {
         let length = SUPERBLOCK_BYTES as u32;
         let range = BufferRange { buffer, offset: 0, length };
         payload.metadata_mut(range).copy_from_slice(&self.superblock_writer.image);
-        let offset_bytes = if is_second { self.superblock.geometry.copy_offset } else { 0 };
-        self.superblock_writer.state = State::Writing { is_second };
+        let offset_bytes = match place {
+            Place::Start => 0,
+            Place::Copy => self.superblock.geometry.copy_offset,
+        };
+        self.superblock_writer.state = State::Writing { place };
         self.set_counters.metadata_bytes += u64::from(length);
         let kind = IoKind::Write { offset_bytes, slices: Slices::One(range) };
         self.submit(Device::Cache, kind, IoPurpose::Superblock { buffer });
     }
 
     pub(crate) fn on_superblock_written(&mut self, result: IoResult) {
-        let State::Writing { is_second } = self.superblock_writer.state else { unreachable!() };
+        let State::Writing { place } = self.superblock_writer.state else { unreachable!() };
         if let Err(error) = result {
             self.note_cache_error(error);
             self.log.write_failures += 1;
@@ -102,18 +112,18 @@ impl Engine {
                 self.fail_cache();
             }
             self.superblock_writer.state =
-                if is_second { State::WriteSecond } else { State::WriteFirst };
+                if place == Place::Copy { State::WriteSecond } else { State::WriteFirst };
             return;
         }
-        self.superblock_writer.state = State::Written { is_second };
+        self.superblock_writer.state = State::Written { place };
     }
 
     pub(crate) fn on_superblock_flushed(&mut self, ended: Ended) {
         if ended == Ended::Failed {
             return;
         }
-        let State::Flushing { is_second } = self.superblock_writer.state else { unreachable!() };
-        if !is_second {
+        let State::Flushing { place } = self.superblock_writer.state else { unreachable!() };
+        if place == Place::Start {
             self.superblock_writer.state = State::WriteSecond;
             return;
         }

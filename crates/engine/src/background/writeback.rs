@@ -199,8 +199,8 @@ impl Engine {
         self.volume_slots().into_iter().any(is_wanted)
     }
 
-    /// Whether dirty blocks of the volume wait for writeback. In the other modes a dirty block is one
-    /// that its own write is bringing home just now, unless that failed.
+    /// Whether dirty blocks of the volume wait for writeback. In the other modes a dirty block is
+    /// one that its own write is bringing home just now, unless that failed.
     fn owes_writeback(&self, slot: VolumeSlot) -> bool {
         let volume = self.volume(slot);
         volume.mode.keeps_dirty() || volume.needs_writeback
@@ -482,8 +482,8 @@ impl Engine {
         }
     }
 
-    /// A dirty block had a wrong checksum. It stays dirty and is read again by the next window; after
-    /// a few times it counts as lost (rule 12).
+    /// A dirty block had a wrong checksum. It stays dirty and is read again by the next window;
+    /// after a few times it counts as lost (rule 12).
     fn suspect(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
         let suspects = &mut self.writeback.suspects;
         let attempts = suspects.entry(position).or_insert(0);

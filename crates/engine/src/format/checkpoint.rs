@@ -1,8 +1,8 @@
 //! Checkpoints: the segment table and two bits a block, as of a sequence number (rule 6).
 //!
 //! A checkpoint describes exactly the records up to its sequence number. The index is not in it:
-//! recovery builds it from the summaries of the segments that have live blocks. A checksum over
-//! the whole body makes a half-written checkpoint invalid; the other area then holds the one before.
+//! recovery builds it from the summaries of the segments that have live blocks. A checksum over the
+//! whole body makes a half-written checkpoint invalid; the other area then holds the one before.
 
 use alloc::sync::Arc;
 use alloc::vec;
@@ -116,17 +116,18 @@ pub fn bit(words: &[u64], index: u32) -> bool {
     words[(index / 64) as usize] >> (index % 64) & 1 == 1
 }
 
-/// Sets or clears a bit; tells whether that changed it.
-pub fn set_bit(words: &mut [u64], index: u32, to: bool) -> bool {
-    let word = &mut words[(index / 64) as usize];
-    let mask = 1u64 << (index % 64);
-    let changed = (*word & mask != 0) != to;
-    if to {
-        *word |= mask;
-    } else {
-        *word &= !mask;
-    }
-    changed
+/// Sets a bit; tells whether it was clear before.
+pub fn set_bit(words: &mut [u64], index: u32) -> bool {
+    let was = bit(words, index);
+    words[(index / 64) as usize] |= 1 << (index % 64);
+    !was
+}
+
+/// Clears a bit; tells whether it was set before.
+pub fn clear_bit(words: &mut [u64], index: u32) -> bool {
+    let was = bit(words, index);
+    words[(index / 64) as usize] &= !(1 << (index % 64));
+    was
 }
 
 /// One line of the segment table.
@@ -136,7 +137,8 @@ pub struct SegmentLine {
     pub generation: Generation,
     /// Last record up to the checkpoint's sequence number.
     pub last_sequence: SequenceNumber,
-    /// Blocks that the records take. What lies behind and is no newer than the checkpoint is no record.
+    /// Blocks that the records take. What lies behind and is no newer than the checkpoint is no
+    /// record.
     pub used_blocks: u32,
     /// Blocks of the summary behind the records; zero if there is none.
     pub summary_blocks: u32,

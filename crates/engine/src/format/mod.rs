@@ -1,8 +1,8 @@
 //! The on-disk format, byte by byte. `docs/on-disk-format.md` is the normative text.
 //!
-//! Every structure begins with a CRC32C over the rest of itself, then a magic, and carries the identity
-//! of its cache set, so that a stale or foreign block is never taken for ours. Reserved bytes are
-//! zero and checked. Nothing here does I/O.
+//! Every structure begins with a CRC32C over the rest of itself, then a magic, and carries the
+//! identity of its cache set, so that a stale or foreign block is never taken for ours. Reserved
+//! bytes are zero and checked. Nothing here does I/O.
 
 pub mod checkpoint;
 pub mod record;

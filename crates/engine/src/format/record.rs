@@ -1,9 +1,9 @@
 //! Records: the unit of the log. A header block of 4 KiB and its payload blocks, written in one go.
 //!
-//! The header guards its own bytes by a checksum, and the payload by one checksum a block. It carries
-//! what recovery needs to tell a record of this life of this segment from anything else that may stand
-//! there: set, segment, position, segment generation, recovery epoch, and the sequence number of the
-//! record before it in the segment.
+//! The header guards its own bytes by a checksum, and the payload by one checksum a block. It
+//! carries what recovery needs to tell a record of this life of this segment from anything else
+//! that may stand there: set, segment, position, segment generation, recovery epoch, and the
+//! sequence number of the record before it in the segment.
 
 use alloc::vec::Vec;
 
@@ -45,7 +45,8 @@ struct RawHeader {
     sequence: U64,
     /// Sequence number of the record before it in this segment; zero for the first.
     previous: U64,
-    /// Sequence numbers under which the record was written before, if those writes failed; else zero.
+    /// Sequence numbers under which the record was written before, if those writes failed; else
+    /// zero.
     replaces: [U64; REPLACES_MAX],
     /// All records up to this one were durable when this one was written.
     durable_through: U64,
@@ -291,9 +292,8 @@ impl RecordHeader {
 
     /// Reads a header block that should stand at `block_index` of `segment`.
     ///
-    /// # Errors
-    /// If it is not a whole header of this set at this place. Whether it belongs to this life of the
-    /// segment is the caller's question.
+    /// # Errors If it is not a whole header of this set at this place. Whether it belongs to this
+    /// life of the segment is the caller's question.
     pub fn decode(
         set_id: &SetId,
         segment: u32,

@@ -1,7 +1,7 @@
 //! Summaries: what is in a closed segment, so that recovery and reclaim need not read its headers.
 //!
-//! A summary stands right behind the last record of its segment. It is a copy of the headers' entries
-//! and checksums; if it is damaged, the headers are read instead.
+//! A summary stands right behind the last record of its segment. It is a copy of the headers'
+//! entries and checksums; if it is damaged, the headers are read instead.
 
 use alloc::vec::Vec;
 

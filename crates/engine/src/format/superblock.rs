@@ -1,10 +1,10 @@
 //! Superblock and volume table: what is on the device, where, and whose.
 //!
-//! The region is 64 KiB long: a header block and fifteen blocks of volume slots. It stands at the start
-//! of the device and, as a copy, at its end. An update raises the serial number and writes one place,
-//! flushes, writes the other, flushes; so at every moment one place is whole, and the valid one
-//! with the higher serial number decides. Generations and volume ids live here because they must be
-//! durable before they are used (rule 10).
+//! The region is 64 KiB long: a header block and fifteen blocks of volume slots. It stands at the
+//! start of the device and, as a copy, at its end. An update raises the serial number and writes
+//! one place, flushes, writes the other, flushes; so at every moment one place is whole, and the
+//! valid one with the higher serial number decides. Generations and volume ids live here because
+//! they must be durable before they are used (rule 10).
 
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -156,7 +156,8 @@ pub enum GeometryError {
 }
 
 impl Geometry {
-    /// Lays out a device of `device_bytes`; the segment size is about a thousandth of it unless given.
+    /// Lays out a device of `device_bytes`; the segment size is about a thousandth of it unless
+    /// given.
     ///
     /// # Errors
     /// If fewer than [`SEGMENTS_MIN`] segments fit or the segment size is out of range.
@@ -314,8 +315,8 @@ impl Superblock {
         }
     }
 
-    /// Adds a volume in the first free slot, with a new id. The caller makes the table durable before
-    /// the volume is used.
+    /// Adds a volume in the first free slot, with a new id. The caller makes the table durable
+    /// before the volume is used.
     ///
     /// # Errors
     /// If the table is full, or name or path do not fit.
@@ -437,8 +438,8 @@ impl Superblock {
         })
     }
 
-    /// Chooses between the region at the start of a device and its copy: the valid one with the higher
-    /// serial number.
+    /// Chooses between the region at the start of a device and its copy: the valid one with the
+    /// higher serial number.
     ///
     /// # Errors
     /// If neither is valid; the error is that of the first region.

@@ -1,8 +1,9 @@
-//! A map of disjoint extents by origin block: sorted leaves of packed extents under a B-tree of leaves.
+//! A map of disjoint extents by origin block: sorted leaves of packed extents under a B-tree of
+//! leaves.
 //!
 //! Invariants: extents do not overlap; a leaf is never empty; all starts in a leaf lie between its
-//! key and the next leaf's key. Leaves grow by small steps, so that little memory is spare: about 18
-//! bytes an extent in all.
+//! key and the next leaf's key. Leaves grow by small steps, so that little memory is spare: about
+//! 18 bytes an extent in all.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -96,11 +97,10 @@ impl ExtentMap {
 
     fn insert_before_all(&mut self, packed: PackedExtent) {
         let mut leaf = Vec::new();
-        if let Some(mut entry) = self.leaves.first_entry() {
-            if entry.get().len() < LEAF_EXTENTS_MAX {
-                leaf = core::mem::take(entry.get_mut());
-                entry.remove();
-            }
+        if let Some(entry) = self.leaves.first_entry()
+            && entry.get().len() < LEAF_EXTENTS_MAX
+        {
+            leaf = entry.remove();
         }
         if leaf.len() == leaf.capacity() {
             leaf.reserve_exact(LEAF_GROWTH);

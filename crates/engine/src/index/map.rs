@@ -1,7 +1,7 @@
 //! A map from origin blocks to places in the log, with versions.
 //!
-//! Data lives in packed extents. Copies without payload (zeroes, discards, poison) and tombstones may
-//! cover any number of blocks and are few; they live in an ordinary ordered map beside them. A
+//! Data lives in packed extents. Copies without payload (zeroes, discards, poison) and tombstones
+//! may cover any number of blocks and are few; they live in an ordinary ordered map beside them. A
 //! block is in at most one of the two.
 
 use alloc::collections::BTreeMap;
@@ -85,10 +85,6 @@ pub(crate) struct BlockMap {
 }
 
 impl BlockMap {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.data.extent_count() == 0 && self.blanks.is_empty()
-    }
-
     /// Blocks with payload.
     pub(crate) fn data_block_count(&self) -> u64 {
         self.data.block_count()

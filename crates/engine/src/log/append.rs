@@ -1,9 +1,9 @@
 //! Appending entries to records, and handing records to the device.
 //!
 //! An entry is appended in one step: it gets its place, its blocks become the winning copies (their
-//! live bits are set, those of the copies they supersede are cleared), and from now on a copy exists
-//! (rule 3). That the device gets the record a little later, with other entries, changes nothing: all
-//! decisions were taken in the step that appended.
+//! live bits are set, those of the copies they supersede are cleared), and from now on a copy
+//! exists (rule 3). That the device gets the record a little later, with other entries, changes
+//! nothing: all decisions were taken in the step that appended.
 
 use alloc::vec::Vec;
 
@@ -38,6 +38,13 @@ pub(crate) struct NewEntry {
     pub(crate) is_dirty: bool,
 }
 
+/// Whether an entry may stand in a record with others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sharing {
+    Shared,
+    Alone,
+}
+
 /// Where the checksums of payload come from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Checksums {
@@ -59,10 +66,8 @@ impl Engine {
             return false;
         }
         let state = self.log.stream(stream);
-        if let Some(open) = state.open {
-            if self.fits_into(open, 1 + payload_blocks) {
-                return true;
-            }
+        if state.open.is_some_and(|open| self.fits_into(open, 1 + payload_blocks)) {
+            return true;
         }
         self.log.segments.free_count() > self.kept_segments(stream)
     }
@@ -106,7 +111,7 @@ impl Engine {
     ) -> (Key, CacheBlock) {
         assert_eq!(new.kind, EntryKind::Data);
         assert_eq!(source.length as usize, new.block_count as usize * BLOCK_BYTES);
-        let key = self.record_for(stream, new.block_count, false);
+        let key = self.record_for(stream, new.block_count, Sharing::Shared);
         payload.retain(source.buffer);
         let record = &mut self.log.records[key];
         let block = record.block + 1 + record.payload_blocks;
@@ -139,8 +144,8 @@ impl Engine {
         (key, position)
     }
 
-    /// Appends an entry without payload, in a record of its own if it is a copy of blocks: the bits of
-    /// the header stand for it (rule 7).
+    /// Appends an entry without payload, in a record of its own if it is a copy of blocks: the bits
+    /// of the header stand for it (rule 7).
     pub(crate) fn append_bare(&mut self, stream: Stream, new: NewEntry) -> Key {
         let blank = match new.kind {
             EntryKind::Zeroes { may_unmap } => Some(BlankKind::Zeroes { may_unmap }),
@@ -149,7 +154,8 @@ impl Engine {
             EntryKind::Invalidate => None,
             EntryKind::Data | EntryKind::Drop { .. } | EntryKind::Mark { .. } => unreachable!(),
         };
-        let key = self.record_for(stream, 0, blank.is_some());
+        let sharing = if blank.is_some() { Sharing::Alone } else { Sharing::Shared };
+        let key = self.record_for(stream, 0, sharing);
         let record = &self.log.records[key];
         let (segment, block) = (record.segment, record.block);
         self.push_entry(key, new, block);
@@ -176,7 +182,7 @@ impl Engine {
     /// Appends a drop of a whole segment (rule 3).
     pub(crate) fn append_drop(&mut self, segment: u32) -> Key {
         let generation = self.log.segments.get(segment).generation;
-        let key = self.record_for(Stream::Relocate, 0, false);
+        let key = self.record_for(Stream::Relocate, 0, Sharing::Shared);
         let record = &mut self.log.records[key];
         let entry = Entry {
             kind: EntryKind::Drop { segment, generation },
@@ -237,11 +243,17 @@ impl Engine {
         match place {
             Place::Data(position) => {
                 for block in position.0..position.0 + new.block_count {
-                    self.log.segments.set_live(CacheBlock(block), new.is_dirty);
+                    self.log.segments.set_live(CacheBlock(block));
+                    if new.is_dirty {
+                        self.log.segments.set_dirty(CacheBlock(block));
+                    }
                 }
             }
             Place::Blank { header, .. } => {
-                self.log.segments.set_live(header, new.is_dirty);
+                self.log.segments.set_live(header);
+                if new.is_dirty {
+                    self.log.segments.set_dirty(header);
+                }
                 let blank = self.log.blanks.get_mut(&header.0).expect("inserted by the caller");
                 blank.live_blocks = piece.block_count;
             }
@@ -280,8 +292,8 @@ impl Engine {
         }
     }
 
-    /// A copy is no longer the newest: its bits go. What it is still good for, reads of the complete
-    /// index, does not look at them.
+    /// A copy is no longer the newest: its bits go. What it is still good for, reads of the
+    /// complete index, does not look at them.
     pub(crate) fn retire(&mut self, slot: VolumeSlot, piece: &Piece) {
         let mut cleared = 0;
         match piece.place {
@@ -324,14 +336,15 @@ impl Engine {
         }
     }
 
-    /// The record that takes the next entry: the one being built, or a new one, in the open segment or
-    /// a new one.
-    fn record_for(&mut self, stream: Stream, payload_blocks: u32, is_alone: bool) -> Key {
+    /// The record that takes the next entry: the one being built, or a new one, in the open segment
+    /// or a new one.
+    fn record_for(&mut self, stream: Stream, payload_blocks: u32, sharing: Sharing) -> Key {
         if let Some(key) = self.log.stream(stream).building {
             let record = &self.log.records[key];
             let entries = record.entries.len() + 1;
             let fits = record::fits(entries, record.payload_blocks + payload_blocks);
-            if fits && !is_alone && self.fits_into(record.segment, payload_blocks) {
+            if fits && sharing == Sharing::Shared && self.fits_into(record.segment, payload_blocks)
+            {
                 let segment = record.segment;
                 self.log.segments.get_mut(segment).used_blocks += payload_blocks;
                 return key;

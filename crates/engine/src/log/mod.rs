@@ -39,8 +39,8 @@ pub(crate) const SPARE_SEGMENTS: u32 = 3;
 pub(crate) const RESERVE_SEGMENTS: u32 = 3;
 /// Segments that promotions leave to writes, so that fills never slow writes.
 pub(crate) const PROMOTE_MARGIN_SEGMENTS: u32 = 2;
-/// Records of a stream under way before further writes wait to share the next one. Enough to keep an
-/// SSD busy, few enough to gather batches.
+/// Records of a stream under way before further writes wait to share the next one. Enough to keep
+/// an SSD busy, few enough to gather batches.
 pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 4;
 /// Failed record writes in a row after which the cache device counts as failed.
 pub(crate) const WRITE_FAILURES_MAX: u32 = 8;

@@ -1,9 +1,9 @@
 //! What a failed record write takes along (rule 2).
 //!
-//! The segment is sealed. The failed record and all that followed it in the segment are written again
-//! elsewhere, with their versions, under new sequence numbers that name the ones they replace: the
-//! failed record may have landed, and of equal copies the last one decides. Spare segments are kept
-//! for this (rule 11).
+//! The segment is sealed. The failed record and all that followed it in the segment are written
+//! again elsewhere, with their versions, under new sequence numbers that name the ones they
+//! replace: the failed record may have landed, and of equal copies the last one decides. Spare
+//! segments are kept for this (rule 11).
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -128,7 +128,10 @@ impl Engine {
     fn move_bits(&mut self, old: CacheBlock, new: CacheBlock) {
         if self.log.segments.is_live(old) {
             let is_dirty = self.log.segments.clear_live(old);
-            self.log.segments.set_live(new, is_dirty);
+            self.log.segments.set_live(new);
+            if is_dirty {
+                self.log.segments.set_dirty(new);
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! The table of segments: state, generation, live and dirty bits, checksums.
 //!
-//! Invariants: `live` and `dirty` count the bits; a dirty block is live; a free segment has neither.
-//! The bits are shared with a checkpoint that is being written and copied when they change (rule 6).
+//! Invariants: `live` and `dirty` count the bits; a dirty block is live; a free segment has
+//! neither. The bits are shared with a checkpoint that is being written and copied when they change
+//! (rule 6).
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -9,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::flush_group::FlushNumber;
-use crate::format::checkpoint::{Bits, bit, set_bit};
+use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
 use crate::slab::Key;
 use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time};
@@ -22,8 +23,8 @@ pub(crate) enum SegmentState {
     Closed,
     /// Its blocks are being moved or forgotten.
     Reclaiming,
-    /// Nothing of it counts; it is free once a checkpoint cut at or behind this record is durable, and no
-    /// reader is in it.
+    /// Nothing of it counts; it is free once a checkpoint cut at or behind this record is durable,
+    /// and no reader is in it.
     Dropped(SequenceNumber),
     /// Being discarded on the device.
     Discarding,
@@ -207,21 +208,23 @@ impl SegmentTable {
         bit(&self.segments[segment as usize].bits.live, block)
     }
 
-    pub(crate) fn set_live(&mut self, position: CacheBlock, is_dirty: bool) {
+    /// The block is the newest copy of what it holds.
+    pub(crate) fn set_live(&mut self, position: CacheBlock) {
         let (id, block) = self.locate(position);
         let segment = &mut self.segments[id as usize];
-        let bits = Arc::make_mut(&mut segment.bits);
-        if set_bit(&mut bits.live, block, true) {
+        if set_bit(&mut Arc::make_mut(&mut segment.bits).live, block) {
             segment.live += 1;
         }
-        if set_bit(&mut bits.dirty, block, is_dirty) {
-            if is_dirty {
-                segment.dirty += 1;
-                self.dirty_blocks += 1;
-            } else {
-                segment.dirty -= 1;
-                self.dirty_blocks -= 1;
-            }
+    }
+
+    /// The origin may not have the block, which is the newest copy.
+    pub(crate) fn set_dirty(&mut self, position: CacheBlock) {
+        let (id, block) = self.locate(position);
+        let segment = &mut self.segments[id as usize];
+        assert!(bit(&segment.bits.live, block));
+        if set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block) {
+            segment.dirty += 1;
+            self.dirty_blocks += 1;
         }
     }
 
@@ -231,7 +234,7 @@ impl SegmentTable {
         let (id, block) = self.locate(position);
         let segment = &mut self.segments[id as usize];
         if bit(&segment.bits.live, block) {
-            set_bit(&mut Arc::make_mut(&mut segment.bits).live, block, false);
+            clear_bit(&mut Arc::make_mut(&mut segment.bits).live, block);
             segment.live -= 1;
         }
         was_dirty
@@ -244,7 +247,7 @@ impl SegmentTable {
         if !bit(&segment.bits.dirty, block) {
             return false;
         }
-        set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block, false);
+        clear_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block);
         segment.dirty -= 1;
         self.dirty_blocks -= 1;
         true

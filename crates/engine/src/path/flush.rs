@@ -17,8 +17,8 @@ use crate::wake::{Ended, Waiter};
 const HOMED_AGE_MS: u64 = 1000;
 
 impl Engine {
-    /// In writeback, one flush of the cache device; the origin's only if a write went around the log
-    /// since its last one. Elsewhere both.
+    /// In writeback, one flush of the cache device; the origin's only if a write went around the
+    /// log since its last one. Elsewhere both.
     pub(crate) fn start_flush(&mut self, key: Key) {
         let slot = self.operations[key].request.volume;
         let mode = self.effective_mode(slot);
@@ -31,7 +31,12 @@ impl Engine {
             self.operations[key].error = Some(RequestError::Io);
             return;
         }
-        self.wait_for_flushes(key, needs_cache, needs_origin);
+        if needs_cache {
+            self.wait_for_cache_flush(key);
+        }
+        if needs_origin {
+            self.wait_for_origin_flush(key);
+        }
     }
 
     /// Registers for the next flush of the cache device that begins.
@@ -124,8 +129,8 @@ impl Engine {
         let volume = self.volume_mut(slot);
         if result.is_err() {
             volume.counters.origin_errors += 1;
-            // What was written home stays dirty and is written again; what went around the log has no
-            // other copy, so its loss must stay visible.
+            // What was written home stays dirty and is written again; what went around the log has
+            // no other copy, so its loss must stay visible.
             volume.homed.clear();
             volume.needs_writeback |= volume.dirty_blocks > 0;
             volume.has_lost_writes |= !volume.around.is_empty() || !volume.mode.keeps_dirty();
@@ -193,7 +198,8 @@ impl Engine {
         self.subtract_dirty(slot, cleared);
     }
 
-    /// A blank record is clean as a whole, once the run that was written covers all that is live of it.
+    /// A blank record is clean as a whole, once the run that was written covers all that is live of
+    /// it.
     fn mark_blank_clean(&mut self, header: crate::units::CacheBlock, homed: &Homed) -> u64 {
         let Some(blank) = self.log.blanks.get(&header.0) else { return 0 };
         let covers_all = homed.start <= blank.start

@@ -1,7 +1,7 @@
 //! Misses, promotions and repairs: origin reads, who waits for them, and whether a copy is kept.
 //!
-//! A miss is answered as soon as the origin answers; the copy into the log happens behind it. Rule 9
-//! decides what may be promoted: nothing that a write touched while the origin was read.
+//! A miss is answered as soon as the origin answers; the copy into the log happens behind it. Rule
+//! 9 decides what may be promoted: nothing that a write touched while the origin was read.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::Stream;
 use crate::log::append::{Checksums, NewEntry};
-use crate::path::read::blocks_of;
+use crate::path::read::{Span, blocks_of};
 use crate::payload::{BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::RequestError;
@@ -22,9 +22,7 @@ use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, Version, VolumeSl
 /// A request that waits for another's origin read.
 struct JoinedRead {
     operation: Key,
-    start: u64,
-    block_count: u64,
-    target: BufferRange,
+    span: Span,
 }
 
 /// An origin read under way.
@@ -50,37 +48,27 @@ impl Engine {
     pub(crate) fn read_missing(
         &mut self,
         key: Key,
-        start: u64,
-        block_count: u64,
-        target: BufferRange,
+        span: Span,
         reject: Option<BypassReason>,
         payload: &mut dyn Payload,
     ) {
         let slot = self.operations[key].request.volume;
-        let end = start + block_count;
-        let mut at = start;
-        while at < end {
-            match self.joinable_miss(slot, at, end) {
+        let mut at = span.start;
+        while at < span.end() {
+            match self.joinable_miss(slot, at, span.end()) {
                 Some((miss, from, to)) if from <= at => {
-                    let range = blocks_of(target, start, at, to - at);
+                    let span = span.part(at, to);
                     self.operations[key].parts += 1;
                     self.volume_mut(slot).counters.coalesced_misses += 1;
-                    let joined = JoinedRead {
-                        operation: key,
-                        start: at,
-                        block_count: to - at,
-                        target: range,
-                    };
-                    payload.retain(range.buffer);
-                    self.misses[miss].joined.push(joined);
+                    payload.retain(span.target.buffer);
+                    self.misses[miss].joined.push(JoinedRead { operation: key, span });
                     at = to;
                 }
                 next => {
-                    let limit = next.map_or(end, |(_, from, _)| from);
-                    let count = (limit - at).min(u64::from(EXTENT_BLOCKS_MAX));
-                    let range = blocks_of(target, start, at, count);
-                    self.start_miss(key, at, count, range, reject, payload);
-                    at += count;
+                    let limit = next.map_or(span.end(), |(_, from, _)| from);
+                    let to = limit.min(at + u64::from(EXTENT_BLOCKS_MAX));
+                    self.start_miss(key, span.part(at, to), reject, payload);
+                    at = to;
                 }
             }
         }
@@ -104,24 +92,22 @@ impl Engine {
     fn start_miss(
         &mut self,
         key: Key,
-        start: u64,
-        block_count: u64,
-        target: BufferRange,
+        span: Span,
         reject: Option<BypassReason>,
         payload: &mut dyn Payload,
     ) {
         let slot = self.operations[key].request.volume;
         // Rule 9: a write under way, in the log or around it, may land before or after this read.
-        let has_writer = self.volume(slot).locks.has_client_write(start, start + block_count);
+        let has_writer = self.volume(slot).locks.has_client_write(span.start, span.end());
         let rejected = if has_writer { Some(BypassReason::Overwritten) } else { reject };
         let version = self.log.take_version();
         self.operations[key].parts += 1;
-        payload.retain(target.buffer);
+        payload.retain(span.target.buffer);
         let miss = self.misses.insert(Miss {
             slot,
-            start,
-            block_count,
-            target,
+            start: span.start,
+            block_count: span.block_count,
+            target: span.target,
             version,
             is_detached: has_writer,
             rejected,
@@ -130,32 +116,24 @@ impl Engine {
             repairs: None,
         });
         self.volume_mut(slot).misses.push(miss);
-        self.submit_origin_read(
-            slot,
-            start,
-            block_count,
-            target,
-            IoPurpose::Miss { miss },
-            payload,
-        );
+        self.submit_origin_read(slot, span, IoPurpose::Miss { miss }, payload);
     }
 
     /// Reads whole blocks from the origin; what lies behind its end reads as zeroes.
     pub(crate) fn submit_origin_read(
         &mut self,
         slot: VolumeSlot,
-        start: u64,
-        block_count: u64,
-        target: BufferRange,
+        span: Span,
         purpose: IoPurpose,
         payload: &mut dyn Payload,
     ) {
-        let (offset_bytes, length_bytes) = self.volume(slot).byte_range(start, block_count);
+        let (offset_bytes, length_bytes) =
+            self.volume(slot).byte_range(span.start, span.block_count);
         let length = u32::try_from(length_bytes).expect("an extent");
-        if length < target.length {
-            payload.zero(target.slice(length, target.length - length));
+        if length < span.target.length {
+            payload.zero(span.target.slice(length, span.target.length - length));
         }
-        let slices = Slices::One(target.slice(0, length));
+        let slices = Slices::One(span.target.slice(0, length));
         self.submit(Device::Origin(slot), IoKind::Read { offset_bytes, slices }, purpose);
     }
 
@@ -191,10 +169,11 @@ impl Engine {
         }
         for joined in &miss.joined {
             if result.is_ok() {
-                let from = blocks_of(miss.target, miss.start, joined.start, joined.block_count);
-                payload.copy(from, joined.target);
+                let wanted = &joined.span;
+                let from = blocks_of(miss.target, miss.start, wanted.start, wanted.block_count);
+                payload.copy(from, wanted.target);
             }
-            payload.release(joined.target.buffer);
+            payload.release(joined.span.target.buffer);
             self.operations[joined.operation].used_origin = true;
             self.end_part(joined.operation, answer);
         }
@@ -275,8 +254,8 @@ impl Engine {
         self.volume_mut(miss.slot).counters.promoted_blocks += count;
     }
 
-    /// A clean block is bad on the cache device: reads it from the origin, answers with that, and puts
-    /// it in the place of the bad copy. Under the range lock, so that the origin stands still.
+    /// A clean block is bad on the cache device: reads it from the origin, answers with that, and
+    /// puts it in the place of the bad copy. Under the range lock, so that the origin stands still.
     pub(crate) fn start_repair(
         &mut self,
         key: Key,
@@ -318,7 +297,8 @@ impl Engine {
             // Written meanwhile: read what is there now.
             let miss = self.misses.remove(key).expect("it was waiting");
             self.unlock(slot, LockOwner::Repair(key));
-            self.read_blocks(miss.operation, block, 1, target, None, 1, payload);
+            let span = Span { start: block, block_count: 1, target };
+            self.read_blocks(miss.operation, span, None, 1, payload);
             self.end_part(miss.operation, Ok(()));
             payload.release(target.buffer);
             return;
@@ -331,7 +311,8 @@ impl Engine {
             miss.rejected = Some(BypassReason::Overwritten);
         }
         self.volume_mut(slot).misses.push(key);
-        self.submit_origin_read(slot, block, 1, target, IoPurpose::Miss { miss: key }, payload);
+        let span = Span { start: block, block_count: 1, target };
+        self.submit_origin_read(slot, span, IoPurpose::Miss { miss: key }, payload);
     }
 
     fn has_log_write(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {

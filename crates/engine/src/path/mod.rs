@@ -130,14 +130,19 @@ impl Engine {
             }
         };
         if durability == Durability::ForcedUnitAccess && operation.error.is_none() {
-            // A FUA on one record alone would not do: earlier records of its segment, which it needs
-            // to be found by recovery, might be lost (rule 2).
+            // A FUA on one record alone would not do: earlier records of its segment, which it
+            // needs to be found by recovery, might be lost (rule 2).
             let slot = operation.request.volume;
             if operation.used_origin && self.volume(slot).has_lost_writes {
                 // Promise 3: a flush that failed may have been the one that covered part of this.
                 self.operations[key].error = Some(RequestError::Io);
             } else {
-                self.wait_for_flushes(key, operation.used_log, operation.used_origin);
+                if operation.used_log {
+                    self.wait_for_cache_flush(key);
+                }
+                if operation.used_origin {
+                    self.wait_for_origin_flush(key);
+                }
             }
         }
         if self.operations[key].flushes == 0 {
@@ -145,17 +150,17 @@ impl Engine {
         }
     }
 
-    /// Makes the operation wait for a flush of the cache device, the origin, or both.
-    pub(crate) fn wait_for_flushes(&mut self, key: Key, cache: bool, origin: bool) {
+    /// Makes the operation wait for the next flush of the cache device.
+    pub(crate) fn wait_for_cache_flush(&mut self, key: Key) {
+        self.operations[key].flushes += 1;
+        self.join_cache_flush(Waiter::Operation(key));
+    }
+
+    /// Makes the operation wait for the next flush of its origin.
+    pub(crate) fn wait_for_origin_flush(&mut self, key: Key) {
+        self.operations[key].flushes += 1;
         let slot = self.operations[key].request.volume;
-        if cache {
-            self.operations[key].flushes += 1;
-            self.join_cache_flush(Waiter::Operation(key));
-        }
-        if origin {
-            self.operations[key].flushes += 1;
-            self.volume_mut(slot).flushes.join(Waiter::Operation(key));
-        }
+        self.join_origin_flush(slot, Waiter::Operation(key));
     }
 
     pub(crate) fn on_operation_flushed(&mut self, key: Key, ended: Ended) {

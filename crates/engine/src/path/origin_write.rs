@@ -19,9 +19,9 @@ use crate::volume::AROUND_RANGES_MAX;
 use crate::wake::{Ended, Waiter};
 
 impl Engine {
-    /// Writethrough: log and origin. Where a copy exists the record is durable first (rule 5): else a
-    /// crash could leave the new data on the origin under an older copy that recovery takes for clean
-    /// or, if dirty, writes over it.
+    /// Writethrough: log and origin. Where a copy exists the record is durable first (rule 5): else
+    /// a crash could leave the new data on the origin under an older copy that recovery takes for
+    /// clean or, if dirty, writes over it.
     pub(crate) fn write_through(&mut self, key: Key, payload: &mut dyn Payload) {
         if !self.has_unit_room(key, payload) {
             return;
@@ -48,8 +48,8 @@ impl Engine {
             self.write_unit_to_origin(key, 1, payload);
             return;
         }
-        // Decided under the range lock: where a dirty copy exists, complete or under way, the write is
-        // appended; the origin would otherwise be overwritten by older data later.
+        // Decided under the range lock: where a dirty copy exists, complete or under way, the write
+        // is appended; the origin would otherwise be overwritten by older data later.
         let has_dirty = self.copies(slot, start, end).any(|piece| self.is_piece_dirty(&piece));
         if has_dirty {
             if self.has_unit_room(key, payload) {
@@ -187,7 +187,8 @@ impl Engine {
     fn note_around_begins(&mut self, slot: VolumeSlot, start: u64, block_count: u64) {
         let volume = self.volume_mut(slot);
         if volume.around.len() >= AROUND_RANGES_MAX {
-            // Too many to tell apart: everything counts as written around, and a flush is asked for.
+            // Too many to tell apart: everything counts as written around, and a flush is asked
+            // for.
             volume.around.push_back((0, u64::MAX / 2, u64::MAX));
             volume.flushes.join(Waiter::Nobody);
         } else {

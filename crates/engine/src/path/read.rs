@@ -25,6 +25,26 @@ pub(crate) struct ReadPart {
     pub(crate) attempts: u8,
 }
 
+/// Blocks that are wanted, and the bytes where they go.
+#[derive(Clone, Copy)]
+pub(crate) struct Span {
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+    pub(crate) target: BufferRange,
+}
+
+impl Span {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.block_count
+    }
+
+    /// The part from `start` to `end`, which lie within the span.
+    pub(crate) fn part(&self, start: u64, end: u64) -> Span {
+        let target = blocks_of(self.target, self.start, start, end - start);
+        Span { start, block_count: end - start, target }
+    }
+}
+
 /// The part of a request's buffer that holds `block_count` blocks from `start` on.
 pub(crate) fn blocks_of(
     range: BufferRange,
@@ -55,7 +75,8 @@ impl Engine {
         } else {
             None
         };
-        let missed = self.read_blocks(key, start, block_count, target, reject, 0, payload);
+        let span = Span { start, block_count, target };
+        let missed = self.read_blocks(key, span, reject, 0, payload);
         let counters = &mut self.volume_mut(slot).counters;
         let missed_bytes = (missed * BLOCK_BYTES as u64).min(length_bytes);
         counters.read_miss_bytes += missed_bytes;
@@ -69,13 +90,10 @@ impl Engine {
 
     /// Reads blocks into `target`, from wherever they are; returns how many have to come from the
     /// origin.
-    #[expect(clippy::too_many_arguments, reason = "one call of one flow, all of it needed")]
     pub(crate) fn read_blocks(
         &mut self,
         key: Key,
-        start: u64,
-        block_count: u64,
-        target: BufferRange,
+        span: Span,
         reject: Option<BypassReason>,
         attempts: u8,
         payload: &mut dyn Payload,
@@ -83,26 +101,23 @@ impl Engine {
         let slot = self.operations[key].request.volume;
         let mut pieces = core::mem::take(&mut self.scratch.lookup);
         pieces.clear();
-        self.volume(slot).index.complete.pieces(start, start + block_count, &mut pieces);
-        let (mut at, mut missed) = (start, 0);
+        self.volume(slot).index.complete.pieces(span.start, span.end(), &mut pieces);
+        let (mut at, mut missed) = (span.start, 0);
         for piece in &pieces {
             if piece.place == Place::Absent {
                 continue;
             }
             if at < piece.start {
                 missed += piece.start - at;
-                let range = blocks_of(target, start, at, piece.start - at);
-                self.read_missing(key, at, piece.start - at, range, reject, payload);
+                self.read_missing(key, span.part(at, piece.start), reject, payload);
             }
-            let range = blocks_of(target, start, piece.start, piece.block_count);
+            let range = span.part(piece.start, piece.end()).target;
             self.read_cached(key, piece, range, attempts, payload);
             at = piece.end();
         }
-        let end = start + block_count;
-        if at < end {
-            missed += end - at;
-            let range = blocks_of(target, start, at, end - at);
-            self.read_missing(key, at, end - at, range, reject, payload);
+        if at < span.end() {
+            missed += span.end() - at;
+            self.read_missing(key, span.part(at, span.end()), reject, payload);
         }
         self.scratch.lookup = pieces;
         if missed > 0 {
@@ -213,9 +228,9 @@ impl Engine {
         payload.checksum(block) == self.log.segments.crc(CacheBlock(position.0 + index))
     }
 
-    /// Cached blocks could not be read or had a wrong checksum. Block by block: what was overwritten or
-    /// moved meanwhile is looked up again, what is clean is repaired from the origin, what is dirty is
-    /// read once more and then an error.
+    /// Cached blocks could not be read or had a wrong checksum. Block by block: what was
+    /// overwritten or moved meanwhile is looked up again, what is clean is repaired from the
+    /// origin, what is dirty is read once more and then an error.
     fn read_again(&mut self, part: ReadPart, error: Option<IoError>, payload: &mut dyn Payload) {
         for index in 0..part.block_count {
             let start = part.start + u64::from(index);
@@ -226,7 +241,8 @@ impl Engine {
                 if part.attempts > ATTEMPTS_MAX {
                     self.operations[key].error.get_or_insert(RequestError::Io);
                 } else {
-                    self.read_blocks(key, start, 1, target, None, part.attempts, payload);
+                    let span = Span { start, block_count: 1, target };
+                    self.read_blocks(key, span, None, part.attempts, payload);
                 }
             } else if self.log.segments.is_clean(position) {
                 self.start_repair(key, start, position, target, payload);
@@ -254,8 +270,8 @@ impl Engine {
         pieces.first().copied().filter(|piece| piece.place != Place::Absent)
     }
 
-    /// Prefetch: brings what is missing into the cache, in buffers of the engine; what finds no buffer
-    /// or no room is left out, since nothing depends on it.
+    /// Prefetch: brings what is missing into the cache, in buffers of the engine; what finds no
+    /// buffer or no room is left out, since nothing depends on it.
     pub(crate) fn start_prefetch(&mut self, key: Key, payload: &mut dyn Payload) {
         let operation = self.operations[key];
         assert_eq!(operation.request.kind, RequestKind::Prefetch);
@@ -277,7 +293,8 @@ impl Engine {
                 let Some(buffer) = payload.allocate(bytes) else { return };
                 let length = u32::try_from(bytes).expect("1 MiB");
                 let range = BufferRange { buffer, offset: 0, length };
-                self.read_missing(key, at, count, range, None, payload);
+                let span = Span { start: at, block_count: count, target: range };
+                self.read_missing(key, span, None, payload);
                 payload.release(buffer);
                 at += count;
             }

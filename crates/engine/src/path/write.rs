@@ -2,8 +2,8 @@
 //!
 //! A request is cut into units: a partial block at either end, and runs of whole blocks in between.
 //! Each unit takes its lock, decides its route in that step, and ends on its own; the request ends
-//! with its last unit. No unit waits for log space while it holds a lock that background work may want
-//! (rule 9): it lets go and starts over.
+//! with its last unit. No unit waits for log space while it holds a lock that background work may
+//! want (rule 9): it lets go and starts over.
 
 use crate::engine::{Engine, IoPurpose};
 use crate::format::record::{BLANK_BLOCKS_MAX, EntryKind};
@@ -13,7 +13,7 @@ use crate::log::Stream;
 use crate::log::append::{Checksums, NewEntry};
 use crate::options::CacheMode;
 use crate::path::miss::one_block;
-use crate::path::read::blocks_of;
+use crate::path::read::{Span, blocks_of};
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::{RequestError, RequestKind};
@@ -247,8 +247,8 @@ impl Engine {
 
     fn on_unit_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let unit = self.units[key];
-        // A miss that began while this unit waited saw it in the lock table; one that began before was
-        // cancelled. Both at once covers a unit that let go of its lock.
+        // A miss that began while this unit waited saw it in the lock table; one that began before
+        // was cancelled. Both at once covers a unit that let go of its lock.
         self.cancel_misses(unit.slot, unit.start, unit.start + unit.block_count);
         match unit.kind {
             UnitKind::Data { part: Some(_), .. } => self.read_old_block(key, payload),
@@ -293,7 +293,8 @@ impl Engine {
             }
             Some(Place::Absent) | None => {
                 let purpose = IoPurpose::UnitOld { unit: key, position: None };
-                self.submit_origin_read(unit.slot, unit.start, 1, target, purpose, payload);
+                let span = Span { start: unit.start, block_count: 1, target };
+                self.submit_origin_read(unit.slot, span, purpose, payload);
             }
         }
     }
@@ -329,7 +330,8 @@ impl Engine {
             // Promise 6: a bad clean block is read from the origin.
             self.volume_mut(unit.slot).counters.repaired_blocks += 1;
             let purpose = IoPurpose::UnitOld { unit: key, position: None };
-            self.submit_origin_read(unit.slot, unit.start, 1, target, purpose, payload);
+            let span = Span { start: unit.start, block_count: 1, target };
+            self.submit_origin_read(unit.slot, span, purpose, payload);
         }
     }
 
@@ -458,8 +460,8 @@ impl Engine {
         }
     }
 
-    /// Rule 10: nothing goes to the origin without its cache before the host state file says so. Then
-    /// the unit starts over, on the route that the volume has by then.
+    /// Rule 10: nothing goes to the origin without its cache before the host state file says so.
+    /// Then the unit starts over, on the route that the volume has by then.
     fn wait_for_host(&mut self, key: Key) {
         let unit = &mut self.units[key];
         unit.state = UnitState::Starting;

@@ -1,11 +1,11 @@
-//! FIFO with one reference bit: segments go in the order in which they were opened; a block that was
-//! hit since it was placed gets a second round.
+//! FIFO with one reference bit: segments go in the order in which they were opened; a block that
+//! was hit since it was placed gets a second round.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
 use super::Policy;
-use crate::format::checkpoint::{bit, set_bit};
+use crate::format::checkpoint::{clear_bit, set_bit};
 use crate::units::CacheBlock;
 
 pub(crate) struct Fifo {
@@ -23,20 +23,18 @@ impl Fifo {
 impl Policy for Fifo {
     fn on_placed(&mut self, position: CacheBlock, block_count: u32) {
         for block in position.0..position.0 + block_count {
-            set_bit(&mut self.referenced, block, false);
+            clear_bit(&mut self.referenced, block);
         }
     }
 
     fn on_hit(&mut self, position: CacheBlock, block_count: u32) {
         for block in position.0..position.0 + block_count {
-            set_bit(&mut self.referenced, block, true);
+            set_bit(&mut self.referenced, block);
         }
     }
 
     fn keeps(&mut self, position: CacheBlock) -> bool {
-        let was = bit(&self.referenced, position.0);
-        set_bit(&mut self.referenced, position.0, false);
-        was
+        clear_bit(&mut self.referenced, position.0)
     }
 
     fn memory_bytes(&self) -> usize {

@@ -1,8 +1,8 @@
 //! Replacement: which clean blocks are worth keeping when their segment is reclaimed.
 //!
-//! The contract is narrow. The engine tells the policy what happened to positions of the log and asks
-//! three questions: is this miss worth a copy, which segment goes next, is this block kept. A policy
-//! decides nothing about dirty blocks; they are always kept.
+//! The contract is narrow. The engine tells the policy what happened to positions of the log and
+//! asks three questions: is this miss worth a copy, which segment goes next, is this block kept. A
+//! policy decides nothing about dirty blocks; they are always kept.
 
 mod fifo;
 

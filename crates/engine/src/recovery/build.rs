@@ -167,8 +167,8 @@ impl Engine {
         }
     }
 
-    /// A record behind the checkpoint. They come in the order of their sequence numbers, so that of equal
-    /// copies the last one wins.
+    /// A record behind the checkpoint. They come in the order of their sequence numbers, so that of
+    /// equal copies the last one wins.
     fn apply_record(&mut self, record: &NewRecord, building: &mut Building) {
         for placed in &record.entries {
             let entry = &placed.entry;
@@ -191,7 +191,7 @@ impl Engine {
                 let blocks = entry.payload_blocks().max(1);
                 if let Some(bits) = building.dirty.get_mut(&record.segment) {
                     for block in placed.block..placed.block + blocks {
-                        set_bit(&mut bits.dirty, block, true);
+                        set_bit(&mut bits.dirty, block);
                     }
                 }
             }
@@ -274,7 +274,10 @@ impl Engine {
                             let is_dirty = bit(&bits.dirty, block + offset);
                             dirty_blocks += u64::from(is_dirty);
                             let at = CacheBlock(position.0 + offset);
-                            self.log.segments.set_live(at, is_dirty);
+                            self.log.segments.set_live(at);
+                            if is_dirty {
+                                self.log.segments.set_dirty(at);
+                            }
                         }
                         self.add_dirty(slot, dirty_blocks);
                     }
@@ -284,8 +287,9 @@ impl Engine {
                         let record = building.blanks[&header.0];
                         let blank = self.log.blanks.entry(header.0).or_insert(record);
                         blank.live_blocks += piece.block_count;
-                        self.log.segments.set_live(header, is_dirty);
+                        self.log.segments.set_live(header);
                         if is_dirty {
+                            self.log.segments.set_dirty(header);
                             self.add_dirty(slot, piece.block_count);
                         } else {
                             self.writeback.clean_blanks.push_back(header);
@@ -325,8 +329,8 @@ fn note_blank(
     Place::Blank { kind, header }
 }
 
-/// Rule 8: every record up to the last "durable through" was on stable storage. If one is missing, that
-/// is corruption, and is reported.
+/// Rule 8: every record up to the last "durable through" was on stable storage. If one is missing,
+/// that is corruption, and is reported.
 fn assert_none_missing(
     checkpoint: &Checkpoint,
     records: &[NewRecord],

@@ -1,11 +1,12 @@
 //! Recovery (rule 8): from the bytes of a cache device to an engine that serves.
 //!
-//! Read both checkpoints and take the newer valid one; read what each segment holds, from its summary or
-//! its headers, and the records that came after the checkpoint; let the highest version of each block
-//! win. Nothing is written until all of that is known to be good. Then: flush the cache device, so that
-//! what was seen stays; flush the origins, because writes may have gone there that nobody flushed; write
-//! a checkpoint with a higher recovery epoch, which voids whatever else still lies about in the log;
-//! bring home what writethrough and writearound volumes left dirty. Only then serve.
+//! Read both checkpoints and take the newer valid one; read what each segment holds, from its
+//! summary or its headers, and the records that came after the checkpoint; let the highest version
+//! of each block win. Nothing is written until all of that is known to be good. Then: flush the
+//! cache device, so that what was seen stays; flush the origins, because writes may have gone there
+//! that nobody flushed; write a checkpoint with a higher recovery epoch, which voids whatever else
+//! still lies about in the log; bring home what writethrough and writearound volumes left dirty.
+//! Only then serve.
 
 mod build;
 mod scan;
@@ -199,7 +200,7 @@ impl Engine {
     }
 
     fn end_refused(&mut self, error: RecoveryError) {
-        self.phase = Phase::Refused(error);
+        self.phase = Phase::Refused;
         self.events.push_back(Event::RecoveryFailed(error));
         for request in core::mem::take(&mut self.early_requests) {
             self.replies.push_back(crate::request::Reply {
@@ -396,8 +397,8 @@ impl Engine {
         self.wait_for_checkpoint(Waiter::Recovery);
     }
 
-    /// Rule 8: a writethrough or writearound volume is drained before it is served: its clients were
-    /// told that the origin has what they wrote.
+    /// Rule 8: a writethrough or writearound volume is drained before it is served: its clients
+    /// were told that the origin has what they wrote.
     fn advance_recovery_drain(&mut self, payload: &mut dyn Payload) {
         if self.is_cache_failed() {
             self.end_refused(RecoveryError::CacheIo);

@@ -1,8 +1,8 @@
 //! Reading what the segments hold.
 //!
-//! A segment that the checkpoint counts on is believed up to its length there: a record that is missing
-//! or damaged below it is corruption. What follows is believed record by record, as far as each is
-//! whole, of this generation and recovery epoch, and follows the one before it.
+//! A segment that the checkpoint counts on is believed up to its length there: a record that is
+//! missing or damaged below it is corruption. What follows is believed record by record, as far as
+//! each is whole, of this generation and recovery epoch, and follows the one before it.
 
 use alloc::vec::Vec;
 
@@ -137,7 +137,8 @@ impl Engine {
         let header = RecordHeader::decode(&self.log.set_id, segment, 0, block).ok();
         let generation = self.checkpoint_line(segment).generation;
         let is_new = header.is_some_and(|header| {
-            // Exactly the next generation: a segment is used again only after a checkpoint (rule 6).
+            // Exactly the next generation: a segment is used again only after a checkpoint (rule
+            // 6).
             header.generation.0 == generation.0 + 1 && self.is_next(&header, SequenceNumber(0))
         });
         if is_new {
@@ -147,8 +148,8 @@ impl Engine {
         }
     }
 
-    /// Whether a header behind the checkpoint belongs to the life that the checkpoint began and follows
-    /// the record `previous` in its segment.
+    /// Whether a header behind the checkpoint belongs to the life that the checkpoint began and
+    /// follows the record `previous` in its segment.
     fn is_next(&mut self, header: &RecordHeader, previous: SequenceNumber) -> bool {
         let checkpoint = self.recovery().checkpoint.as_ref().expect("chosen before");
         header.recovery_epoch == checkpoint.recovery_epoch
@@ -208,7 +209,11 @@ impl Engine {
         let counted = if is_free { 0 } else { line.used_blocks };
         while walk.block < counted {
             match self.old_record(&found, &walk, range, payload) {
-                Ok(header) => take_record(&mut found, &mut walk, &header, true),
+                Ok(header) => {
+                    let first = found.entries.len();
+                    take_record(&mut found, &mut walk, &header);
+                    found.old_entries.extend_from_slice(&found.entries[first..]);
+                }
                 Err(corrupt) => {
                     self.refuse(RecoveryError::Log(corrupt));
                     return;
@@ -229,8 +234,9 @@ impl Engine {
     }
 
     /// Everything is read: decides where each segment ends. A record with bad payload that was
-    /// durable according to a later header has rotted; it counts, and its bad blocks are found out when
-    /// they are read. One that nobody vouches for is a torn tail, and ends its segment (rule 8).
+    /// durable according to a later header has rotted; it counts, and its bad blocks are found out
+    /// when they are read. One that nobody vouches for is a torn tail, and ends its segment (rule
+    /// 8).
     pub(super) fn accept_candidates(&mut self, segments: &mut [ScannedSegment]) {
         let all = segments.iter().flat_map(|segment| &segment.candidates);
         let durable = all.map(|(header, _)| header.durable_through).max();
@@ -242,7 +248,7 @@ impl Engine {
                     break;
                 }
                 let first = found.entries.len();
-                take_record(found, &mut walk, &header, false);
+                take_record(found, &mut walk, &header);
                 let record = NewRecord {
                     sequence: header.sequence,
                     replaces: header.replaces,
@@ -319,16 +325,12 @@ fn header_at(range: BufferRange, block: u32, payload: &dyn Payload) -> &[u8] {
     payload.metadata(range.slice(block * BLOCK_BYTES as u32, BLOCK_BYTES as u32))
 }
 
-fn take_record(found: &mut ScannedSegment, walk: &mut Walk, header: &RecordHeader, is_old: bool) {
+fn take_record(found: &mut ScannedSegment, walk: &mut Walk, header: &RecordHeader) {
     let mut at = header.block + 1;
     for entry in &header.entries {
         let block = if entry.kind == EntryKind::Data { at } else { header.block };
         at += entry.payload_blocks();
-        let placed = PlacedEntry { entry: *entry, block };
-        found.entries.push(placed);
-        if is_old {
-            found.old_entries.push(placed);
-        }
+        found.entries.push(PlacedEntry { entry: *entry, block });
     }
     for (index, crc) in (header.block as usize + 1..).zip(&header.crcs) {
         found.crcs[index] = *crc;

@@ -1,4 +1,5 @@
-//! Commands of the reference engine: one after the other, each answered when what it did is durable.
+//! Commands of the reference engine: one after the other, each answered when what it did is
+//! durable.
 
 use std::collections::VecDeque;
 
