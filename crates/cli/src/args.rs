@@ -156,14 +156,23 @@ fn parse_logical_block(text: &str) -> Result<u32, String> {
 Examples:
   forebay serve /dev/nvme0n1p4
   forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd --nbd tcp:10809
-  forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with")]
+  forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with
+  forebay serve --without-cache /dev/nvme0n1p4                     the SSD died")]
 pub(crate) struct ServeArguments {
     /// Cache device, formatted before
-    #[arg(value_name = "CACHE", required_unless_present = "bare")]
+    #[arg(value_name = "CACHE", required_unless_present_any = ["bare", "without_cache"])]
     pub(crate) cache: Option<PathBuf>,
     /// Serve a plain device without a cache; may be given more than once
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_bare, conflicts_with = "cache")]
     pub(crate) bare: Vec<BareArgument>,
+    /// Serve the volumes of a cache set from their origins alone, because its cache device is gone;
+    /// SET is the identity or the path that `forebay status` shows
+    #[arg(long, value_name = "SET", conflicts_with_all = ["cache", "bare"])]
+    pub(crate) without_cache: Option<String>,
+    /// With --without-cache: give up what only the cache device had of this volume; may be given
+    /// more than once
+    #[arg(long, value_name = "NAME", requires = "without_cache")]
+    pub(crate) accept_loss: Vec<String>,
     /// Where to listen: unix:PATH, tcp:PORT (loopback) or tcp:ADDRESS:PORT; may be given more than
     /// once [default: a socket under /run/forebay]
     #[arg(long, value_name = "ADDRESS")]

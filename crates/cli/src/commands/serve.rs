@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use forebay_host::set::{OpenedSet, SetOptions};
-use forebay_host::state_file::set_id_text;
+use forebay_host::set::{OpenedSet, SetError, SetOptions, open_without_cache};
+use forebay_host::state_file::{list_states, set_id_text};
 use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions};
 
 use crate::admin::socket;
@@ -22,13 +22,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         rustix::process::set_parent_process_death_signal(signal)
             .map_err(|error| Failure::failed(format!("cannot follow the parent: {error}")))?;
     }
-    let (set, bare, name) = match &arguments.cache {
-        Some(cache) => {
+    let (set, bare, name) = match (&arguments.cache, &arguments.without_cache) {
+        (Some(cache), _) => {
             let set = open_set(cache, &arguments.state.state_dir)?;
             let name = set_id_text(&set.superblock().set_id)[..NAME_DIGITS].to_owned();
             (Some(set), Vec::new(), name)
         }
-        None => (None, open_bare(&arguments)?, format!("bare-{}", std::process::id())),
+        (None, Some(set)) => (None, open_origins(set, &arguments)?, bare_name()),
+        (None, None) => (None, open_bare(&arguments)?, bare_name()),
     };
     let mut listen = arguments.nbd;
     if listen.is_empty() {
@@ -48,6 +49,32 @@ fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> 
     let cache = DeviceSpec::plain(absolute(cache)?);
     let options = SetOptions { state_directory: absolute(state_directory)? };
     Ok(OpenedSet::open(&cache, &options)?)
+}
+
+fn bare_name() -> String {
+    format!("bare-{}", std::process::id())
+}
+
+/// Opens the volumes of a set that has lost its cache device. The state file remembers it, so that
+/// the device's copies are not believed if it comes back.
+fn open_origins(set: &str, arguments: &ServeArguments) -> Result<Vec<BareExport>, Failure> {
+    let state_directory = absolute(&arguments.state.state_dir)?;
+    let path = absolute(Path::new(set))?;
+    let known = list_states(&state_directory)?;
+    let state = known.iter().find(|state| {
+        set_id_text(&state.set_id()) == set || Path::new(&state.cache_device) == path
+    });
+    let Some(state) = state else {
+        let place = state_directory.display();
+        return Err(Failure::not_found(format!("no cache set `{set}` is known from {place}"))
+            .or("`forebay status` lists them; --state-dir chooses another directory"));
+    };
+    let options = SetOptions { state_directory };
+    open_without_cache(&state.set_id(), &arguments.accept_loss, &options).map_err(|error| {
+        let is_dirty = matches!(error, SetError::DirtyPossible { .. });
+        let failure = Failure::from(error);
+        if is_dirty { failure.or("that is --accept-loss NAME for each") } else { failure }
+    })
 }
 
 fn open_bare(arguments: &ServeArguments) -> Result<Vec<BareExport>, Failure> {

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_device_model::Random;
+
 use crate::client::NbdClient;
-use crate::stamps::Stamps;
+use crate::stamps::{BLOCK_BYTES, Stamps};
 use crate::support::{Scratch, rounds};
 
 /// Blocks that each client writes: few, so that they are overwritten often.
@@ -38,6 +40,14 @@ fn killed_in_the_middle_of_writes(mode: &str) {
                     })
                 })
                 .collect();
+            // Reads bring copies into the cache that the writes must void.
+            let (mut reader, seed) = (server.client(), round.into());
+            scope.spawn(move || {
+                let mut random = Random::new(seed);
+                let mut block = [0; BLOCK_BYTES];
+                let blocks = CLIENTS * CLIENT_BLOCKS as u64;
+                while reader.read(random.below(blocks) * BLOCK_BYTES as u64, &mut block).is_ok() {}
+            });
             let started = Instant::now();
             while answers.load(Ordering::Relaxed) < wanted && started.elapsed() < ROUND_MAX {
                 thread::yield_now();

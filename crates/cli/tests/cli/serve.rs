@@ -147,3 +147,45 @@ fn systemd_is_told_what_happens() {
     assert_eq!(server.terminate(), Some(0));
     told("STOPPING=1");
 }
+
+#[test]
+fn volumes_are_served_without_a_lost_cache_device() {
+    let scratch = Scratch::new();
+    let cache = scratch.cache_with_volume("writethrough");
+    let server = scratch.serve();
+    server.client().write(0, &[1; 8192]).unwrap();
+    assert_eq!(server.terminate(), Some(0));
+    let away = scratch.path("away.img");
+    std::fs::rename(&cache, &away).unwrap();
+    let mut bytes = [0; 8192];
+    let server = scratch.serve_what(&["--without-cache", "cache.img"]);
+    server.client().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [1; 8192]);
+    server.client().write(0, &[2; 4096]).unwrap();
+    assert_eq!(server.terminate(), Some(0));
+    // The device comes back: its copies are older than the origin and are not believed.
+    std::fs::rename(&away, &cache).unwrap();
+    let server = scratch.serve();
+    server.client().read(0, &mut bytes).unwrap();
+    assert_eq!((&bytes[..4096], &bytes[4096..]), (&[2; 4096][..], &[1; 4096][..]));
+}
+
+#[test]
+fn dirty_data_on_a_lost_cache_device_is_given_up_by_name_only() {
+    let scratch = Scratch::new();
+    let cache = scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    server.client().write(0, &[1; 4096]).unwrap();
+    server.kill();
+    std::fs::remove_file(&cache).unwrap();
+    let nbd = format!("unix:{}", scratch.path("client.nbd").display());
+    let serve = ["serve", "--without-cache", "cache.img", "--nbd", &nbd, "--state-dir", "state"];
+    scratch.run(&serve).expect(3).says("vol").says("--accept-loss");
+    let other = ["serve", "--without-cache", "other.img", "--nbd", &nbd, "--state-dir", "state"];
+    scratch.run(&other).expect(4).says("forebay status");
+    let server = scratch.serve_what(&["--without-cache", "cache.img", "--accept-loss", "vol"]);
+    let mut bytes = [9; 4096];
+    server.client().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0; 4096]);
+    assert_eq!(server.terminate(), Some(0));
+}
