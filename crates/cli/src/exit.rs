@@ -3,6 +3,7 @@
 //! A [`Failure`] is what the operator reads: one sentence that names the object and the remedy.
 
 use std::fmt;
+use std::io::ErrorKind;
 
 use forebay_engine::event::CommandError;
 use forebay_host::offline::OfflineError;
@@ -97,7 +98,7 @@ impl fmt::Display for Failure {
 
 fn exit_of_io(source: &std::io::Error) -> Exit {
     match source.kind() {
-        std::io::ErrorKind::NotFound => Exit::NotFound,
+        ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::Failed,
     }
 }
@@ -128,6 +129,9 @@ impl From<OfflineError> for Failure {
             OfflineError::Label { .. } => Failure::usage(text),
             OfflineError::Geometry { .. } => {
                 Failure::failed(text).or("give it more room, or choose a smaller --segment-size")
+            }
+            OfflineError::Io { source, .. } if source.kind() == ErrorKind::StorageFull => {
+                Failure::failed(text).or("make room there, or choose a smaller --size")
             }
             _ => Failure::failed(text),
         }

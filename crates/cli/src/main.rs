@@ -10,6 +10,7 @@ mod daemon;
 mod demo;
 mod exit;
 mod inspection;
+mod lock_holder;
 mod names;
 mod output;
 mod progress;

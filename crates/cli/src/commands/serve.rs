@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use forebay_host::set::{OpenedSet, SetError, SetOptions, open_without_cache};
+use forebay_host::set::{OpenedSet, OriginError, SetError, SetOptions, open_without_cache};
 use forebay_host::state_file::{list_states, set_id_text};
 use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions};
 
@@ -11,6 +11,7 @@ use crate::args::ServeArguments;
 use crate::commands::format::absolute;
 use crate::daemon::Daemon;
 use crate::exit::Failure;
+use crate::lock_holder;
 
 /// Digits of the set's identity that name its default sockets.
 const NAME_DIGITS: usize = 8;
@@ -48,7 +49,20 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
 fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> {
     let cache = DeviceSpec::plain(absolute(cache)?);
     let options = SetOptions { state_directory: absolute(state_directory)? };
-    Ok(OpenedSet::open(&cache, &options)?)
+    let opened = lock_holder::outwait(|| OpenedSet::open(&cache, &options), locked_path);
+    Ok(opened?)
+}
+
+/// The first device of a set that is locked.
+fn locked_path(opened: &Result<OpenedSet, SetError>) -> Option<&Path> {
+    match opened {
+        Ok(set) => set.unavailable().iter().find_map(|volume| match &volume.error {
+            OriginError::Open(error) => lock_holder::locked_path(error),
+            _ => None,
+        }),
+        Err(SetError::Cache(error)) => lock_holder::locked_path(error),
+        Err(_) => None,
+    }
 }
 
 fn bare_name() -> String {
@@ -82,7 +96,7 @@ fn open_bare(arguments: &ServeArguments) -> Result<Vec<BareExport>, Failure> {
         let device = bare.device.absolute().map_err(|error| {
             Failure::failed(format!("cannot make `{}` absolute: {error}", bare.device))
         })?;
-        BareExport::open(&bare.name, &device, Access::ReadWrite).map_err(Failure::from)
+        lock_holder::open(|| BareExport::open(&bare.name, &device, Access::ReadWrite))
     };
     arguments.bare.iter().map(open).collect()
 }

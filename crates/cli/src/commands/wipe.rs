@@ -13,7 +13,7 @@ use crate::args::WipeArguments;
 use crate::commands::format::absolute;
 use crate::exit::Failure;
 use crate::inspection::{CacheDevice, Locking, inspect};
-use crate::output;
+use crate::{lock_holder, output};
 
 /// Bytes written at once.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &WipeArguments) -> Result<(), Failure> {
         refuse_unless_clean(&device, &superblock, &arguments.state.state_dir)?;
     }
     // Held to the end: nobody may begin to serve it now.
-    let lock = OpenedDevice::open_cache(&DeviceSpec::plain(&path))?;
+    let lock = lock_holder::open(|| OpenedDevice::open_cache(&DeviceSpec::plain(&path)))?;
     let superblock = offline::read_superblock(&path)?;
     zero(&path, &superblock).map_err(|error| {
         Failure::failed(format!("cannot wipe {}: {error}", path.display()))
