@@ -1,5 +1,5 @@
-//! Who holds the lock of a device: a process that lives, or one that has ended while the kernel still
-//! carries out its transfers.
+//! Who holds the lock of a device: a process that lives, or one that has ended while the kernel
+//! still carries out its transfers.
 //!
 //! The lock of a killed daemon goes with its last transfer, which may take seconds on a busy disk.
 //! That is no reason to refuse a device; a daemon that lives is.
@@ -43,8 +43,8 @@ fn is_dead(process: &str) -> bool {
     matches!(state, Some('Z' | 'X'))
 }
 
-/// Tries `open` again while it fails for a lock of a process that has ended. `locked` finds the path
-/// in the result.
+/// Tries `open` again while it fails for a lock of a process that has ended. `locked` finds the
+/// path in the result.
 pub(crate) fn outwait<T>(mut open: impl FnMut() -> T, locked: impl Fn(&T) -> Option<&Path>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -12,8 +12,8 @@ use crate::admin::api::AttachRequest;
 use crate::admin::client::{self, AdminClient};
 use crate::args::{AdminArguments, AttachArguments};
 use crate::commands::format::absolute;
-use crate::exit::Failure;
-use crate::{names, output, size};
+use crate::exit::{Exit, Failure};
+use crate::{lock_holder, names, output, size};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &AttachArguments) -> Result<(), Failure> {
@@ -79,9 +79,9 @@ fn attach_device(
     origin: &DeviceSpec,
     arguments: &AttachArguments,
 ) -> Result<u64, Failure> {
-    let device = OpenedDevice::open_cache(&DeviceSpec::plain(cache)).map_err(|error| {
-        let is_locked = matches!(error, forebay_host::probe::OpenError::Locked { .. });
-        let failure = Failure::from(error);
+    let spec = DeviceSpec::plain(cache);
+    let device = lock_holder::open(|| OpenedDevice::open_cache(&spec)).map_err(|failure| {
+        let is_locked = failure.exit == Exit::Refused;
         if is_locked {
             failure.or("if it is a daemon, name its socket with --admin")
         } else {

@@ -23,9 +23,9 @@ use crate::exit::{Exit, Failure};
 pub(crate) use finding::{Finding, Findings, Severity};
 pub(crate) use segments::{SegmentCheck, SegmentCounts};
 
-/// How often a held lock is asked for, and the pause between: five seconds in all. A daemon that has
-/// ended holds its lock until the kernel has taken its ring down, which was seen to take more than one
-/// second on a busy machine.
+/// How often a held lock is asked for, and the pause between: five seconds in all. A daemon that
+/// has ended holds its lock until the kernel has taken its ring down, which was seen to take more
+/// than one second on a busy machine.
 const LOCK_ATTEMPTS: u32 = 250;
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
