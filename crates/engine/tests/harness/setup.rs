@@ -1,0 +1,125 @@
+//! A formatted cache device and origins that hold their first content.
+
+use std::collections::BTreeMap;
+
+use forebay_engine::format::SetId;
+use forebay_engine::format::checkpoint::Checkpoint;
+use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
+use forebay_engine::options::{CacheFacts, CacheMode, OriginFacts};
+
+use super::world::World;
+use super::{BLOCK, Buffers, Disk, ORIGINAL, block_bytes};
+
+pub(crate) const SET_ID: SetId = *b"sixteen bytes id";
+const SEGMENT_BYTES: u64 = 256 * 1024;
+
+/// How a test begins. The defaults keep dirty data in the cache until something asks for it.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) segments: u64,
+    pub(crate) modes: Vec<CacheMode>,
+    pub(crate) origin_bytes: u64,
+    pub(crate) writeback_percent: u8,
+    pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) memory_max_bytes: u64,
+    pub(crate) discards: bool,
+    pub(crate) has_volatile_cache: bool,
+    pub(crate) origin_discards: bool,
+}
+
+impl Setup {
+    pub(crate) fn of(modes: &[CacheMode]) -> Setup {
+        Setup {
+            segments: 24,
+            modes: modes.to_vec(),
+            origin_bytes: 2048 * BLOCK,
+            writeback_percent: 100,
+            sequential_cutoff_bytes: 0,
+            memory_max_bytes: u64::MAX,
+            discards: true,
+            has_volatile_cache: true,
+            origin_discards: true,
+        }
+    }
+
+    pub(crate) fn origin_facts(&self) -> OriginFacts {
+        OriginFacts {
+            size_bytes: self.origin_bytes,
+            optimal_io_bytes: 0,
+            is_rotational: true,
+            has_volatile_cache: true,
+            supports_discard: self.origin_discards,
+        }
+    }
+
+    pub(crate) fn new_volume(&self, index: usize) -> NewVolume {
+        NewVolume {
+            name: format!("volume-{index}"),
+            origin_path: format!("/dev/origin-{index}"),
+            size_bytes: self.origin_bytes,
+            logical_block_bytes: 512,
+            mode: self.modes[index],
+        }
+    }
+
+    pub(crate) fn fresh_origin(&self, slot: u16) -> Disk {
+        let mut bytes = block_bytes(ORIGINAL, slot, 0, self.origin_bytes.div_ceil(BLOCK));
+        bytes.truncate(usize::try_from(self.origin_bytes).expect("origins are small"));
+        Disk::new(bytes)
+    }
+
+    /// Formats, starts, and waits until requests are served.
+    pub(crate) fn start(self) -> World {
+        let mut world = self.format();
+        world.restart().expect("a fresh device recovers");
+        world
+    }
+
+    /// Formats, and starts nothing.
+    pub(crate) fn format(self) -> World {
+        let slack = 1 << 20;
+        let bytes = self.segments * SEGMENT_BYTES + slack;
+        let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
+        let mut superblock = Superblock::new(SET_ID, geometry, "test");
+        superblock.settings.memory_max_bytes = self.memory_max_bytes;
+        let mut origins = Vec::new();
+        for index in 0..self.modes.len() {
+            let slot = superblock.add_volume(&self.new_volume(index)).expect("it fits");
+            let volume = superblock.volumes[index].as_mut().expect("just added");
+            volume.settings.writeback_percent = self.writeback_percent;
+            volume.settings.sequential_cutoff_bytes = self.sequential_cutoff_bytes;
+            origins.push(self.fresh_origin(slot.0));
+        }
+        let size = usize::try_from(geometry.device_bytes).expect("devices are small");
+        let mut cache = Disk::new(vec![0; size]);
+        let image = superblock.encode();
+        cache.damage(0, &image);
+        cache.damage(geometry.copy_offset, &image);
+        let checkpoint = Checkpoint::empty(&geometry).encode(&SET_ID, &geometry);
+        cache.damage(geometry.checkpoint_offset, &checkpoint);
+        let facts = CacheFacts {
+            size_bytes: geometry.device_bytes,
+            has_volatile_cache: self.has_volatile_cache,
+            supports_discard: self.discards,
+        };
+        World {
+            setup: self,
+            geometry,
+            facts,
+            now: 0,
+            engine: None,
+            buffers: Buffers::default(),
+            cache,
+            origins,
+            held: Vec::new(),
+            submitted: Vec::new(),
+            fails: None,
+            asked: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            events: Vec::new(),
+            saves_marks: true,
+            next_id: 1,
+        }
+    }
+}

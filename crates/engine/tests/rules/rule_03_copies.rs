@@ -1,0 +1,122 @@
+//! Rule 3: a copy exists from the submission of its record until it is durably void.
+
+use forebay_engine::format::record::EntryKind;
+use forebay_engine::io::{Device, IoError};
+use forebay_engine::options::CacheMode;
+
+use crate::harness::{Content, Keep, Setup, cache, origin};
+
+/// A block of which the newest copy lies in a dropped segment is absent; the copy before it, in a
+/// segment that is still there, does not take its place.
+#[test]
+fn a_drop_of_the_newest_copy_brings_no_older_one_back() {
+    let mut setup = Setup::of(&[CacheMode::Writeback; 2]);
+    setup.writeback_percent = 0;
+    let mut world = setup.start();
+    // The first segment has the old copy and, for good, a dirty block of another volume.
+    world.fails = Some(Box::new(|held| origin::write(1)(held).then_some(IoError::Media)));
+    let old = [world.hand_in_write(0, 5, 1, 1), world.hand_in_write(1, 0, 1, 9)];
+    world.poll();
+    world.finish(&old);
+    world.idle_for(3_000);
+    for part in 0..4 {
+        world.write_now(0, 100 + part * 15, 15, 2);
+    }
+    world.write_now(0, 5, 1, 3);
+    world.idle_for(3_000);
+    assert_eq!((world.dirty(0), world.dirty(1)), (0, 1));
+    assert_eq!(world.on_origin(0, 5), Content::Tag(3));
+    // Reclaim takes the later segment. The checkpoint that would tell of it never lands.
+    world.fill_until(300, cache::checkpoint);
+    let drops: Vec<u32> = world
+        .records_since(0)
+        .flat_map(|header| &header.entries)
+        .filter_map(|entry| match entry.kind {
+            EntryKind::Drop { segment, .. } => Some(segment),
+            _ => None,
+        })
+        .collect();
+    let first = world.records_since(0).next().expect("records were written").segment;
+    assert!(!drops.is_empty() && !drops.contains(&first), "{drops:?}");
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 5), Ok(Content::Tag(3)));
+    assert_eq!(world.read_now(1, 0), Ok(Content::Tag(9)));
+}
+
+/// A drop record that is durable while a superseding record is not would lose the flushed copy that
+/// both of them void.
+#[test]
+fn a_drop_waits_until_what_supersedes_its_blocks_is_durable() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    for part in 0..3 {
+        world.write_now(0, part * 15, 15, 1);
+    }
+    world.clean(0);
+    world.write_now(0, 50, 1, 2);
+    world.flush_now(0);
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    world.write_now(0, 200, 15, 3);
+    world.write_now(0, 50, 1, 4);
+    world.fill_until(300, cache::drop_record);
+    let dropped = world.the(cache::drop_record);
+    let bytes = world.held.iter().find(|held| held.id == dropped).expect("held").bytes.clone();
+    world.kill(|held| if held.id == dropped { Keep::All } else { Keep::Nothing });
+    world.cut_power(|device, write| device == Device::Cache && write.bytes == bytes);
+    world.fails = None;
+    world.restart().expect("nothing is damaged");
+    let seen = world.read_now(0, 50);
+    assert!([Ok(Content::Tag(2)), Ok(Content::Tag(4))].contains(&seen), "{seen:?}");
+}
+
+/// Until its drop is durable a block has a copy: what writes around the log must not overlook it.
+#[test]
+fn the_index_forgets_a_block_only_when_its_drop_is_durable() {
+    let mut world = Setup::of(&[CacheMode::Writearound]).start();
+    let mut block = 0;
+    while world.find(cache::drop_record).is_empty() {
+        let read = world.read(0, block, 15);
+        world.settle_except(cache::drop_record);
+        assert!(world.is_done(read));
+        block += 15;
+        assert!(block < 2000, "reclaim drops something");
+    }
+    let write = world.write(0, 0, 1, 7);
+    world.settle_except(cache::drop_record);
+    let was_answered = world.is_done(write);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    let seen = world.read_now(0, 0).expect("readable");
+    assert_eq!(seen, world.on_origin(0, 0), "the log claims no copy that the origin outran");
+    assert!(!was_answered || seen == Content::Tag(7));
+}
+
+#[test]
+fn reads_are_hits_until_the_drop_is_durable() {
+    let mut world = Setup::of(&[CacheMode::Writearound]).start();
+    let mut block = 0;
+    while world.find(cache::drop_record).is_empty() {
+        let read = world.read(0, block, 15);
+        world.settle_except(cache::drop_record);
+        assert!(world.is_done(read));
+        block += 15;
+    }
+    let before = world.counters(0).read_hits;
+    world.peek(0, 0);
+    assert_eq!(world.counters(0).read_hits, before + 1);
+}
+
+#[test]
+fn a_full_log_frees_dead_segments_without_a_drop() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    for round in 0..300 {
+        world.write_now(0, 0, 15, round);
+    }
+    let has_drop = world.records_since(0).any(|header| {
+        header.entries.iter().any(|entry| matches!(entry.kind, EntryKind::Drop { .. }))
+    });
+    assert!(!has_drop);
+    assert!(world.status().counters.reclaimed_segments > 24);
+    assert_eq!(world.counters(0).writeback_blocks, 0, "nothing has to go home for it");
+    assert_eq!(world.read_now(0, 14), Ok(Content::Tag(299)));
+}

@@ -1,0 +1,103 @@
+//! Rule 4: the log never claims a clean copy that the origin may have outrun.
+
+use forebay_engine::options::CacheMode;
+use forebay_engine::request::Served;
+use forebay_engine::status::BypassReason;
+
+use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
+
+fn writearound() -> World {
+    Setup::of(&[CacheMode::Writearound]).start()
+}
+
+#[test]
+fn a_write_around_a_clean_copy_waits_until_the_invalidation_is_durable() {
+    let mut world = writearound();
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(ORIGINAL)));
+    let write = world.write(0, 3, 1, 1);
+    let record = world.the(cache::invalidation);
+    assert_eq!(world.find(origin::write(0)), []);
+    world.complete(record);
+    assert_eq!(world.find(origin::write(0)), [], "complete is not durable");
+    let flush = world.the(cache::flush);
+    world.complete(flush);
+    let to_origin = world.the(origin::write(0));
+    assert!(world.is_pending(write));
+    world.complete(to_origin);
+    assert!(world.is_done(write));
+    world.cut_power(|device, _| device != forebay_engine::io::Device::Cache);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_promotion_under_way_is_a_copy_too() {
+    let mut world = writearound();
+    let read = world.read(0, 3, 1);
+    world.settle_except(cache::record);
+    assert!(world.is_done(read));
+    let write = world.write(0, 3, 1, 1);
+    assert_eq!(world.find(origin::write(0)), [], "the promotion may land in any moment");
+    let promotion = world.the(cache::record_of(3));
+    world.settle_except(|held| held.id == promotion);
+    // Whatever came first, a crash in which the promotion lands shows the origin's content.
+    let was_answered = world.is_done(write);
+    world.kill(|_| Keep::All);
+    world.restart().expect("nothing is damaged");
+    let seen = world.read_now(0, 3).expect("readable");
+    assert_eq!(seen, world.on_origin(0, 3));
+    assert!(!was_answered || seen == Content::Tag(1));
+}
+
+#[test]
+fn a_write_around_no_copy_waits_for_nothing() {
+    let mut world = writearound();
+    let mark = world.mark();
+    let write = world.write(0, 3, 1, 1);
+    let to_origin = world.the(origin::write(0));
+    world.complete(to_origin);
+    assert!(world.is_done(write));
+    assert_eq!(world.records_since(mark).count(), 0);
+    assert_eq!(world.bypassed(0, BypassReason::Mode), 1);
+}
+
+#[test]
+fn what_was_written_around_is_not_promoted_before_a_flush_of_the_origin() {
+    let mut world = writearound();
+    world.write_now(0, 3, 1, 1);
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(1)));
+    assert_eq!(world.bypassed(0, BypassReason::OriginNotFlushed), 1);
+    assert_eq!(world.counters(0).promoted_blocks, 0);
+    // The power goes: the origin may fall back, and the cache agrees with whatever it shows.
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(ORIGINAL)));
+}
+
+#[test]
+fn a_flush_of_the_origin_lets_it_be_promoted() {
+    let mut world = writearound();
+    world.write_now(0, 3, 1, 1);
+    world.flush_now(0);
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(1)));
+    assert_eq!(world.counters(0).promoted_blocks, 1);
+    let read = world.read(0, 3, 1);
+    world.settle();
+    assert_eq!(world.reply(read).expect("answered").served, Served::Cache);
+}
+
+#[test]
+fn a_flush_that_began_before_the_write_completed_does_not_count() {
+    let mut world = writearound();
+    let write = world.write(0, 3, 1, 1);
+    let to_origin = world.the(origin::write(0));
+    let flush = world.flush(0);
+    let under_way = world.the(origin::flush(0));
+    world.complete(to_origin);
+    assert!(world.is_done(write));
+    world.complete(under_way);
+    world.finish(&[flush]);
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(1)));
+    assert_eq!(world.counters(0).promoted_blocks, 0);
+    assert_eq!(world.bypassed(0, BypassReason::OriginNotFlushed), 1);
+}

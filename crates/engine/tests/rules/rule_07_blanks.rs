@@ -1,0 +1,187 @@
+//! Rule 7: write zeroes and discard have no payload, and are dirty like data all the same.
+
+use forebay_engine::io::{Device, IoError};
+use forebay_engine::options::CacheMode;
+use forebay_engine::request::RequestError;
+use forebay_engine::status::BlockState;
+
+use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
+
+fn writeback() -> World {
+    Setup::of(&[CacheMode::Writeback]).start()
+}
+
+/// Stops, which writes a checkpoint, and starts again.
+fn stop_and_start(world: &mut World) {
+    let result = world.command_now(forebay_engine::event::Command::Stop);
+    assert_eq!(result, Ok(None));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("a clean stop leaves no damage");
+}
+
+#[test]
+fn zeroes_are_dirty_until_the_origin_has_them() {
+    let mut world = writeback();
+    let mark = world.mark();
+    let zero = world.zero(0, 10, 100);
+    world.finish(&[zero]);
+    assert_eq!(world.origin_ios_since(mark), 0);
+    assert_eq!(world.dirty(0), 100);
+    assert_eq!(world.state(0, 50), BlockState::Dirty);
+    assert_eq!(world.look(0, 9..12), [Content::Tag(ORIGINAL), Content::Zeroes, Content::Zeroes]);
+    world.drain(0);
+    world.settle_except(origin::flush(0));
+    assert_eq!(world.dirty(0), 100, "complete is not durable");
+    world.idle();
+    assert_eq!(world.dirty(0), 0);
+    for block in [10, 109] {
+        assert_eq!(world.on_origin(0, block), Content::Zeroes);
+    }
+    assert_eq!(world.on_origin(0, 110), Content::Tag(ORIGINAL));
+}
+
+#[test]
+fn zeroes_survive_a_kill_and_a_checkpoint() {
+    let mut world = writeback();
+    let zero = world.zero(0, 10, 100);
+    world.finish(&[zero]);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 60), Ok(Content::Zeroes));
+    stop_and_start(&mut world);
+    assert_eq!(world.dirty(0), 100);
+    assert_eq!(world.look(0, [10, 60, 109].into_iter()), [Content::Zeroes; 3]);
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 60), Content::Zeroes);
+}
+
+/// One bit stands for the whole record: a checkpoint has to name the pieces that are left.
+#[test]
+fn partly_overwritten_zeroes_survive_checkpoint_and_recovery() {
+    let mut world = writeback();
+    let zero = world.zero(0, 0, 40);
+    world.finish(&[zero]);
+    world.write_now(0, 10, 5, 1);
+    world.write_now(0, 30, 1, 2);
+    let expected = |world: &mut World| {
+        let seen = world.look(0, [9, 10, 14, 15, 29, 30, 31, 39].into_iter());
+        let (zero, one, two) = (Content::Zeroes, Content::Tag(1), Content::Tag(2));
+        assert_eq!(seen, [zero, one, one, zero, zero, two, zero, zero]);
+    };
+    expected(&mut world);
+    for _ in 0..2 {
+        stop_and_start(&mut world);
+        expected(&mut world);
+        assert_eq!(world.dirty(0), 40);
+    }
+    world.clean(0);
+    expected(&mut world);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    expected(&mut world);
+    for (block, content) in [(9, Content::Zeroes), (10, Content::Tag(1)), (31, Content::Zeroes)] {
+        assert_eq!(world.on_origin(0, block), content);
+    }
+}
+
+/// The overwriting blocks go home and are dropped; the zeroes around them must not come over them.
+#[test]
+fn zeroes_do_not_cover_what_was_written_over_them_and_left_the_cache() {
+    let mut world = writeback();
+    let zero = world.zero(0, 0, 40);
+    world.finish(&[zero]);
+    world.write_now(0, 10, 5, 1);
+    world.clean(0);
+    for chunk in 0..100 {
+        world.write_now(0, 100 + chunk * 15, 15, chunk);
+        world.idle_for(2_000);
+    }
+    let result = world.command_now(forebay_engine::event::Command::Stop);
+    assert_eq!(result, Ok(None));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    let seen = world.look(0, [9, 10, 14, 15].into_iter());
+    assert_eq!(seen, [Content::Zeroes, Content::Tag(1), Content::Tag(1), Content::Zeroes]);
+}
+
+/// The origin refuses everything, so that reclaim has to move what is dirty, zeroes among it.
+#[test]
+fn zeroes_are_relocated_while_the_origin_cannot_take_them() {
+    let mut world = writeback();
+    for part in 0..3 {
+        world.write_now(0, 100 + part * 15, 15, 1);
+    }
+    world.clean(0);
+    let zero = world.zero(0, 0, 40);
+    world.finish(&[zero]);
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    // Overwritten again and again, all but the first segment is dead; that one is moved or kept.
+    for round in 0..300 {
+        world.write_now(0, 200, 15, round);
+        world.idle_for(50);
+    }
+    assert_eq!(world.read_now(0, 39), Ok(Content::Zeroes));
+    world.kill(|_| Keep::Nothing);
+    world.fails = None;
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, [0, 39].into_iter()), [Content::Zeroes; 2]);
+    assert_eq!(world.read_now(0, 214), Ok(Content::Tag(299)));
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 20), Content::Zeroes);
+}
+
+#[test]
+fn zeroes_void_older_copies_also_after_they_are_clean() {
+    let mut world = writeback();
+    world.write_now(0, 0, 5, 1);
+    let zero = world.zero(0, 0, 5);
+    world.finish(&[zero]);
+    world.clean(0);
+    world.cut_power(|device, _| device == Device::Cache);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 0..5), [Content::Zeroes; 5]);
+}
+
+#[test]
+fn a_discard_is_sent_home_and_never_shows_older_data_of_the_log() {
+    let mut world = writeback();
+    world.write_now(0, 0, 5, 1);
+    let discard = world.discard(0, 0, 5);
+    world.finish(&[discard]);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    let stays = world.look(0, 0..5);
+    assert_eq!(world.look(0, 0..5), stays);
+    world.write_now(0, 2, 1, 3);
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 2), Content::Tag(3));
+    assert_eq!(world.read_now(0, 2), Ok(Content::Tag(3)));
+}
+
+#[test]
+fn zeroes_over_part_of_a_block_are_merged() {
+    let mut world = writeback();
+    world.write_now(0, 0, 2, 1);
+    let zero = world.zero_bytes(0, 512, 4096);
+    world.finish(&[zero]);
+    let read = world.read(0, 0, 2);
+    world.finish(&[read]);
+    let bytes = world.delivered(read).to_vec();
+    let part =
+        |from: usize, to: usize| crate::harness::content_of(&bytes[from..to], 0, from as u64 / 512);
+    assert_eq!(part(0, 512), Content::Tag(1));
+    assert_eq!(part(512, 4608), Content::Zeroes);
+    assert_eq!(part(4608, 8192), Content::Tag(1));
+}
+
+#[test]
+fn zeroes_cannot_be_taken_for_written_before_their_record_is_complete() {
+    let mut world = writeback();
+    let zero = world.zero(0, 0, 5);
+    assert!(world.is_pending(zero));
+    assert_eq!(world.peek(0, 0), Content::Tag(ORIGINAL));
+    let record = world.the(cache::record);
+    world.complete(record);
+    assert_eq!(world.result(zero), Some(Ok::<(), RequestError>(())));
+    assert_eq!(world.read_now(0, 0), Ok(Content::Zeroes));
+}

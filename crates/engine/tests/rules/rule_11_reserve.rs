@@ -1,0 +1,120 @@
+//! Rule 11: a cache full of dirty data always makes progress.
+
+use std::cell::Cell;
+
+use forebay_engine::io::IoError;
+use forebay_engine::options::CacheMode;
+
+use crate::harness::{Content, Keep, Setup, World, cache, origin};
+
+const CHUNKS: u64 = 128;
+
+fn writeback() -> World {
+    Setup::of(&[CacheMode::Writeback]).start()
+}
+
+/// Twice what the cache holds; the origin refuses writes.
+fn overfull() -> (World, Vec<u64>) {
+    let mut world = writeback();
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    let ids: Vec<u64> = (0..CHUNKS).map(|chunk| world.write(0, chunk * 16, 16, chunk)).collect();
+    world.idle_for(20_000);
+    (world, ids)
+}
+
+#[test]
+fn writes_wait_while_the_origin_refuses_and_all_end_when_it_is_back() {
+    let (mut world, ids) = overfull();
+    let waiting = ids.iter().filter(|id| world.is_pending(**id)).count();
+    assert!(waiting > 0, "not all of it fits");
+    let free = world.status().free_segments;
+    assert!(free >= 3, "the spares are kept: {free}");
+    world.fails = None;
+    world.idle();
+    for (chunk, id) in (0..CHUNKS).zip(ids) {
+        assert!(world.is_done(id), "chunk {chunk}");
+        assert_eq!(world.read_now(0, chunk * 16 + 15), Ok(Content::Tag(chunk)));
+    }
+}
+
+#[test]
+fn reads_go_on_while_writes_wait() {
+    let (mut world, ids) = overfull();
+    assert!(ids.iter().any(|id| world.is_pending(*id)));
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(0)));
+    let flush = world.flush(0);
+    world.settle();
+    assert!(world.is_done(flush));
+}
+
+#[test]
+fn everything_that_was_answered_survives_a_kill_of_a_full_cache() {
+    let (mut world, ids) = overfull();
+    let done: Vec<bool> = ids.iter().map(|id| world.is_done(*id)).collect();
+    world.kill(|_| Keep::Nothing);
+    world.fails = None;
+    world.restart().expect("nothing is damaged");
+    for (chunk, was_done) in (0..CHUNKS).zip(done) {
+        let seen = world.read_now(0, chunk * 16).expect("readable");
+        assert!(!was_done || seen == Content::Tag(chunk), "chunk {chunk}: {seen:?}");
+    }
+    world.clean(0);
+}
+
+/// Record writes fail now and then while the log is full: what they take along finds the spares.
+#[test]
+fn failing_record_writes_of_a_full_log_do_not_deadlock() {
+    let mut world = writeback();
+    let count = Cell::new(0);
+    world.fails = Some(Box::new(move |held| {
+        count.set(count.get() + 1);
+        (cache::record(held) && count.get() % 23 == 0).then_some(IoError::Media)
+    }));
+    let mut expected = Vec::new();
+    for chunk in 0..3 * CHUNKS {
+        let block = chunk % CHUNKS * 16;
+        let id = world.write(0, block, 16, chunk);
+        world.idle_for(100);
+        expected.push((block, chunk, id));
+    }
+    world.idle();
+    assert!(!world.status().is_cache_failed);
+    for (_, chunk, id) in &expected {
+        assert!(world.is_done(*id), "chunk {chunk}");
+    }
+    for (block, chunk, _) in &expected[2 * CHUNKS as usize..] {
+        assert_eq!(world.read_now(0, *block), Ok(Content::Tag(*chunk)));
+    }
+}
+
+/// A unit that waits for space holds no lock: writeback of the very blocks it is to overwrite goes
+/// on.
+#[test]
+fn a_write_that_waits_for_space_does_not_hold_up_writeback_of_its_blocks() {
+    let (mut world, ids) = overfull();
+    let over: Vec<u64> =
+        (0..32).map(|chunk| world.write(0, chunk * 16, 16, 1000 + chunk)).collect();
+    let parts: Vec<u64> =
+        (0..8).map(|sector| world.write_sectors(0, 600 * 8 + sector, 1, 5)).collect();
+    world.idle_for(1_000);
+    assert!(over.iter().any(|id| world.is_pending(*id)));
+    world.fails = None;
+    world.idle();
+    for id in ids.iter().chain(&over).chain(&parts) {
+        assert!(world.is_done(*id), "{}", world.engine().0.describe_waiting());
+    }
+    assert_eq!(world.read_now(0, 600), Ok(Content::Tag(5)));
+    assert_eq!(world.read_now(0, 16), Ok(Content::Tag(1001)));
+}
+
+#[test]
+fn drain_of_a_full_cache_ends() {
+    let mut world = writeback();
+    let ids: Vec<u64> = (0..CHUNKS).map(|chunk| world.write(0, chunk * 16, 16, chunk)).collect();
+    world.idle();
+    assert!(ids.iter().all(|id| world.is_done(*id)));
+    world.clean(0);
+    for chunk in 0..CHUNKS {
+        assert_eq!(world.on_origin(0, chunk * 16), Content::Tag(chunk));
+    }
+}

@@ -1,0 +1,112 @@
+//! Rule 12: a dirty block that cannot be read is an error until it is overwritten, and never old
+//! data.
+
+use forebay_engine::event::{Command, CommandError};
+use forebay_engine::options::CacheMode;
+use forebay_engine::request::RequestError;
+use forebay_engine::units::VolumeSlot;
+
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache};
+
+/// Three dirty blocks, the middle one rotten.
+fn rotten() -> World {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 10, 3, 1);
+    world.flush_now(0);
+    let place = world.place_of(11);
+    world.cache.rot(place, BLOCK);
+    world
+}
+
+#[test]
+fn only_the_bad_block_is_an_error() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 10), Ok(Content::Tag(1)));
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    assert_eq!(world.read_now(0, 12), Ok(Content::Tag(1)));
+    let all = world.read(0, 10, 3);
+    world.settle();
+    assert_eq!(world.result(all), Some(Err(RequestError::Io)));
+    assert_eq!(world.counters(0).poisoned_blocks, 1);
+}
+
+#[test]
+fn a_poisoned_block_stays_an_error_over_recovery_and_checkpoints() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    for _ in 0..2 {
+        world.kill(|_| Keep::Nothing);
+        world.restart().expect("poison is no damage");
+        assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+        assert_eq!(world.look(0, [10, 12].into_iter()), [Content::Tag(1); 2]);
+    }
+    assert_eq!(world.command_now(Command::Stop), Ok(None));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("poison is no damage");
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+}
+
+#[test]
+fn writeback_of_a_rotten_block_never_writes_it_home() {
+    let mut world = rotten();
+    let result = world.command_now(Command::Drain { volume: VolumeSlot(0) });
+    assert_eq!(result, Err(CommandError::OriginFailed), "the first attempts find it suspect");
+    world.idle();
+    let result = world.command_now(Command::Drain { volume: VolumeSlot(0) });
+    world.idle();
+    assert!(matches!(result, Err(CommandError::Poisoned | CommandError::OriginFailed)));
+    assert_eq!(world.on_origin(0, 11), Content::Tag(ORIGINAL));
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    assert_eq!(world.read_now(0, 12), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_write_ends_the_error() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    world.write_now(0, 11, 1, 2);
+    assert_eq!(world.look(0, 10..13), [1, 2, 1].map(Content::Tag));
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 11), Content::Tag(2));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 10..13), [1, 2, 1].map(Content::Tag));
+}
+
+#[test]
+fn write_zeroes_and_discard_end_the_error() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    let zero = world.zero(0, 11, 1);
+    world.finish(&[zero]);
+    assert_eq!(world.read_now(0, 11), Ok(Content::Zeroes));
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 11), Content::Zeroes);
+}
+
+#[test]
+fn part_of_a_poisoned_block_cannot_be_written() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    let part = world.write_sectors(0, 11 * 8, 1, 2);
+    world.settle();
+    assert_eq!(world.result(part), Some(Err(RequestError::Io)), "the rest of it is lost");
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+}
+
+/// The error entry is moved when its segment is reclaimed, and still there after a crash.
+#[test]
+fn poison_outlives_the_segment_it_was_written_to() {
+    let mut world = rotten();
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    assert!(world.find(cache::poison).is_empty(), "the entry is complete");
+    for chunk in 0..200 {
+        world.write_now(0, 100 + chunk % 100 * 15, 15, chunk);
+        world.idle_for(2_000);
+    }
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("poison is no damage");
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+    assert_eq!(world.read_now(0, 10), Ok(Content::Tag(1)));
+}
