@@ -1,0 +1,17 @@
+//! The main job on real input: file systems on a volume that outlive the daemon.
+//!
+//! A volume is served over NBD, `nbdfuse` makes a file of it, a loop device makes a block device of
+//! that file, and the kernel mounts it. A source tree is cloned onto it and changed; the daemon is
+//! killed in the middle of that, and what was synced before must be there afterwards.
+//!
+//! Each test has a directory of its own and ends only what it has started, also when it panics. A
+//! test that lacks root, a device, a program or the source package says so and is skipped.
+
+mod kills;
+mod ledger;
+mod machine;
+mod origin;
+mod process;
+mod source;
+mod stack;
+mod writers;
