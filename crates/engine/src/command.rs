@@ -53,8 +53,12 @@ pub(crate) enum StopStage {
     Ending,
     /// The last checkpoint is being written.
     Checkpointing,
-    /// All is durable; operations of no consequence may be at the devices.
+    /// All is durable; the origins' fingerprints are taken.
     Durable,
+    /// The fingerprints are being written.
+    Saving,
+    /// They are durable; operations of no consequence may be at the devices.
+    Saved,
 }
 
 /// Commands that may wait for the end of recovery.
@@ -431,7 +435,7 @@ impl Engine {
         let is_busy = self.operations.len() > 0
             || !self.writeback.is_idle()
             || !self.reclaim.is_idle()
-            || !self.superblock_writer.is_idle()
+            || self.stop_stage == StopStage::Ending && !self.superblock_writer.is_idle()
             || !self.misses_are_done()
             || self.volumes.iter().flatten().any(|volume| volume.command.is_some());
         if is_busy {
@@ -450,9 +454,17 @@ impl Engine {
                 self.wait_for_checkpoint(Waiter::Stop);
             }
             StopStage::Checkpointing => {}
+            StopStage::Durable => {
+                if self.advance_heads(payload) {
+                    self.store_fingerprints();
+                    self.stop_stage = StopStage::Saving;
+                    self.write_superblock(Waiter::Stop);
+                    self.go_on();
+                }
+            }
             // The host closes the devices next: nothing may be at them any more.
-            StopStage::Durable if self.ios.len() == 0 => self.end_stop(id),
-            StopStage::Durable => {}
+            StopStage::Saved if self.ios.len() == 0 => self.end_stop(id),
+            StopStage::Saving | StopStage::Saved => {}
         }
     }
 
@@ -479,7 +491,10 @@ impl Engine {
     }
 
     pub(crate) fn on_stop_durable(&mut self) {
-        self.stop_stage = StopStage::Durable;
+        self.stop_stage = match self.stop_stage {
+            StopStage::Ending | StopStage::Checkpointing => StopStage::Durable,
+            StopStage::Durable | StopStage::Saving | StopStage::Saved => StopStage::Saved,
+        };
     }
 
     fn end_stop(&mut self, id: CommandId) {

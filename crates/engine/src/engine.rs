@@ -17,6 +17,7 @@ use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
 use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
+use crate::fingerprint::HeadReads;
 use crate::flush_group::FlushGroup;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
@@ -27,7 +28,7 @@ use crate::options::{CacheFacts, OriginOpening, SetSettings};
 use crate::path::Operation;
 use crate::path::miss::Miss;
 use crate::path::write::Unit;
-use crate::payload::{BufferId, Payload};
+use crate::payload::{BufferId, BufferRange, Payload};
 use crate::policy::{Fifo, Policy};
 use crate::range_lock::LockOwner;
 use crate::recovery::Recovery;
@@ -77,6 +78,8 @@ pub(crate) enum IoPurpose {
     Superblock { buffer: BufferId },
     /// A freed segment.
     DiscardSegment(u32),
+    /// The first blocks of an origin, to be compared.
+    OriginHead { slot: VolumeSlot, range: BufferRange },
     /// Anything of recovery.
     Recovery { step: crate::recovery::RecoveryIo, attempts: u32 },
 }
@@ -157,6 +160,7 @@ pub struct Engine {
     /// Volumes that go on without their cache: their requests may go.
     pub(crate) needs_ungating: Vec<VolumeSlot>,
     pub(crate) stop_stage: StopStage,
+    pub(crate) heads: HeadReads,
     /// Another round of scheduling may find something to do.
     pub(crate) again: bool,
     pub(crate) set_counters: SetCounters,
@@ -231,6 +235,7 @@ impl Engine {
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
             stop_stage: StopStage::Ending,
+            heads: HeadReads::default(),
             again: false,
             set_counters: SetCounters::default(),
             started_at: now,
@@ -297,6 +302,9 @@ impl Engine {
             IoPurpose::Superblock { buffer } => {
                 payload.release(buffer);
                 self.on_superblock_written(result);
+            }
+            IoPurpose::OriginHead { slot, range } => {
+                self.on_head_read(slot, range, result, payload);
             }
             IoPurpose::DiscardSegment(segment) => self.on_segment_discarded(segment),
             IoPurpose::Recovery { step, attempts } => {

@@ -111,12 +111,4 @@ pub enum RecoveryError {
     /// The cache device fails to read or write.
     #[error("the cache device failed during recovery")]
     CacheIo,
-    /// An origin failed while it had to be flushed or written.
-    #[error("the origin of slot {0} failed during recovery")]
-    OriginIo(u16),
-    /// An origin is not the one that was attached, and dirty data for it exists.
-    #[error(
-        "the origin of slot {0} was changed while it was not served, and dirty data exists for it"
-    )]
-    OriginChanged(u16),
 }

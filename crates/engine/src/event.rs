@@ -116,6 +116,14 @@ pub enum Event {
         /// The volume.
         volume: VolumeSlot,
     },
+    /// An origin was written while nobody served it. Without dirty data its clean copies were dropped;
+    /// with dirty data the volume is not served.
+    OriginChanged {
+        /// The volume.
+        volume: VolumeSlot,
+        /// Whether dirty data exists.
+        has_dirty: bool,
+    },
     /// The cache device has failed for good. Volumes without dirty data go on without it, once the
     /// host state file says so and [`crate::Engine::handle_host_state_saved`] was called.
     CacheFailed,

@@ -22,6 +22,7 @@ mod engine;
 pub mod error;
 pub mod event;
 mod failure;
+mod fingerprint;
 mod flush_group;
 pub mod format;
 mod index;

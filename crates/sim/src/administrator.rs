@@ -234,7 +234,7 @@ impl World<'_> {
                 self.on_cache_failed();
                 Ok(())
             }
-            Event::TableChanged => Ok(()),
+            Event::TableChanged | Event::OriginChanged { .. } => Ok(()),
         }
     }
 

@@ -168,9 +168,10 @@ impl Engine {
     }
 
     fn is_window_due(&self) -> bool {
-        let is_allowed = match self.phase {
+        let is_allowed = match &self.phase {
             Phase::Serving => self.has_clients(),
-            Phase::Recovering(_) => true,
+            // Rule 8: nothing goes home before the flushes and the checkpoint of recovery.
+            Phase::Recovering(recovery) => recovery.is_draining(),
             _ => false,
         };
         let rests = self.writeback.rests_until > self.now;

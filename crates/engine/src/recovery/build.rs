@@ -69,7 +69,7 @@ impl Engine {
         self.apply_drops(&building);
         self.set_bits(&building);
         self.log.next_open_order = self.log.last_sequence.0 + 1;
-        self.start_flushing();
+        self.enter_origins_stage();
     }
 
     /// Rule 10: a volume that was served without its cache gets a higher generation; nothing in the
@@ -78,8 +78,10 @@ impl Engine {
         for slot in self.recovery().outdated.clone() {
             if let Some(stored) = self.superblock.volumes[usize::from(slot.0)].as_mut() {
                 stored.generation.0 += 1;
+                stored.fingerprint = None;
                 let generation = stored.generation;
                 self.volume_mut(slot).generation = generation;
+                self.recovery().is_table_changed = true;
             }
         }
     }

@@ -39,6 +39,8 @@ const READ_ATTEMPTS_MAX: u32 = 4;
 enum Stage {
     Checkpoints,
     Segments,
+    /// Compares what the origins hold with what it should be.
+    Origins,
     /// Waits for the flushes of cache device and origins.
     Flushing,
     /// Waits for the superblock, if generations were raised.
@@ -85,6 +87,8 @@ pub(crate) struct Recovery {
     flushes: usize,
     /// Volumes that were served without their cache: what the log has of them is void.
     outdated: Vec<VolumeSlot>,
+    /// The superblock has to be written before anything is served.
+    is_table_changed: bool,
     first_error: Option<RecoveryError>,
 }
 
@@ -108,8 +112,14 @@ impl Recovery {
                 .filter(|origin| origin.mark == HostMark::ServedWithoutCache)
                 .map(|origin| origin.slot)
                 .collect(),
+            is_table_changed: false,
             first_error: None,
         }
+    }
+
+    /// Whether everything is read, flushed and checkpointed.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.stage == Stage::Draining
     }
 
     /// Segments read so far.
@@ -190,6 +200,13 @@ impl Engine {
         match recovery.stage {
             Stage::Checkpoints => self.read_checkpoints(payload),
             Stage::Segments => self.read_segments(payload),
+            Stage::Origins => {
+                if self.advance_heads(payload) {
+                    let is_changed = self.check_fingerprints();
+                    self.recovery().is_table_changed |= is_changed;
+                    self.start_flushing();
+                }
+            }
             Stage::Draining => self.advance_recovery_drain(payload),
             Stage::Flushing | Stage::Superblock | Stage::Checkpoint => {
                 if self.is_cache_failed() {
@@ -340,8 +357,14 @@ impl Engine {
         self.submit(Device::Cache, kind, IoPurpose::Recovery { step, attempts });
     }
 
+    pub(super) fn enter_origins_stage(&mut self) {
+        self.recovery().stage = Stage::Origins;
+        self.go_on();
+    }
+
     /// Everything is read and built. From here on things are written.
     fn start_flushing(&mut self) {
+        self.go_on();
         self.recovery().stage = Stage::Flushing;
         let mut flushes = 1;
         // What was read may still be in the device's volatile cache only.
@@ -384,7 +407,7 @@ impl Engine {
                 volume.service = Service::Quiesced;
             }
         }
-        if self.recovery().outdated.is_empty() {
+        if !self.recovery().is_table_changed {
             self.start_recovery_checkpoint();
         } else {
             self.recovery().stage = Stage::Superblock;

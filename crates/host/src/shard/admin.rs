@@ -232,6 +232,8 @@ impl Running {
             Event::CommandComplete { command, result } => self.complete(command, result),
             Event::DirtyBegins { volume } => set.mark(Mark::Dirty(volume), now),
             Event::DirtyEnded { volume } => set.unmark_dirty(volume),
+            Event::OriginChanged { volume, has_dirty: false } => set.warn_of_change(volume),
+            Event::OriginChanged { volume, has_dirty: true } => set.warn_of_conflict(volume),
             Event::CacheFailed => self.handle_cache_failed(),
             Event::TableChanged => {
                 set.handle_table_changed();

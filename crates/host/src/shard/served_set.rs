@@ -229,6 +229,30 @@ impl ServedSet {
         self.is_state_changed = true;
     }
 
+    /// An origin was written behind our back; nothing was lost by it.
+    pub(super) fn warn_of_change(&self, slot: VolumeSlot) {
+        let (name, origin) = self.name_and_origin(slot);
+        tracing::warn!(
+            "volume `{name}`: its origin {origin} was written while forebay did not serve it; \
+             its cached copies were dropped"
+        );
+    }
+
+    /// An origin was written behind our back, and the cache has newer data for it.
+    pub(super) fn warn_of_conflict(&self, slot: VolumeSlot) {
+        let (name, origin) = self.name_and_origin(slot);
+        tracing::error!(
+            "volume `{name}`: its origin {origin} was written while forebay did not serve it, and \
+             dirty data for it is in the cache; the volume is not served. Undo the change on the \
+             origin and restart, or give the dirty data up with `forebay wipe --force`"
+        );
+    }
+
+    fn name_and_origin(&self, slot: VolumeSlot) -> (String, String) {
+        let volume = self.engine.superblock().volume(slot);
+        volume.map(|volume| (volume.name.clone(), volume.origin_path.clone())).unwrap_or_default()
+    }
+
     /// The volume table has changed.
     pub(super) fn handle_table_changed(&mut self) {
         self.is_state_changed = true;
