@@ -4,7 +4,7 @@ use forebay_engine::format::record::EntryKind;
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 
-use crate::harness::{Content, Keep, Setup, cache, origin};
+use crate::harness::{Content, Held, Keep, Setup, cache, origin};
 
 /// A block of which the newest copy lies in a dropped segment is absent; the copy before it, in a
 /// segment that is still there, does not take its place.
@@ -55,15 +55,27 @@ fn a_drop_waits_until_what_supersedes_its_blocks_is_durable() {
     world.clean(0);
     world.write_now(0, 50, 1, 2);
     world.flush_now(0);
-    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    // From here on nothing becomes durable, and the cache fills up until writes have to wait.
+    let is_kept = |held: &Held| cache::flush(held) || cache::drop_record(held);
     world.write_now(0, 200, 15, 3);
     world.write_now(0, 50, 1, 4);
-    world.fill_until(300, cache::drop_record);
+    let mut chunk = 0;
+    loop {
+        let write = world.write(0, 300 + chunk * 15, 15, 500 + chunk);
+        world.idle_except(100, is_kept);
+        if world.is_pending(write) {
+            break;
+        }
+        chunk += 1;
+    }
+    assert_eq!(world.find(cache::drop_record), []);
+    let flush = world.the(cache::flush);
+    world.complete(flush);
+    world.settle_except(cache::drop_record);
     let dropped = world.the(cache::drop_record);
     let bytes = world.held.iter().find(|held| held.id == dropped).expect("held").bytes.clone();
     world.kill(|held| if held.id == dropped { Keep::All } else { Keep::Nothing });
     world.cut_power(|device, write| device == Device::Cache && write.bytes == bytes);
-    world.fails = None;
     world.restart().expect("nothing is damaged");
     let seen = world.read_now(0, 50);
     assert!([Ok(Content::Tag(2)), Ok(Content::Tag(4))].contains(&seen), "{seen:?}");

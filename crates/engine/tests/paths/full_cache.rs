@@ -1,0 +1,104 @@
+//! A full cache is the normal state.
+
+use std::collections::BTreeMap;
+
+use forebay_engine::io::IoError;
+use forebay_engine::options::CacheMode;
+use forebay_engine::status::BypassReason;
+
+use crate::harness::{Content, Keep, ORIGINAL, Setup, World, origin};
+
+#[test]
+fn reclaim_keeps_dirty_data_and_drops_clean() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 15, 1);
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    for chunk in 0..200 {
+        let read = world.read(0, 100 + chunk % 120 * 15, 15);
+        world.idle_for(50);
+        assert!(world.is_done(read));
+    }
+    assert!(world.status().counters.dropped_blocks > 0);
+    assert_eq!(world.dirty(0), 15);
+    assert_eq!(world.look(0, 0..15), [Content::Tag(1); 15]);
+    world.kill(|_| Keep::Nothing);
+    world.fails = None;
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 0..15), [Content::Tag(1); 15]);
+}
+
+#[test]
+fn blocks_that_were_hit_stay_longer_than_those_that_were_not() {
+    let mut world = Setup::of(&[CacheMode::Writearound]).start();
+    for chunk in 0..300 {
+        let reads = [world.read(0, 0, 8), world.read(0, 20 + chunk % 120 * 15, 15)];
+        world.finish(&reads);
+    }
+    let counters = world.counters(0);
+    assert!(counters.read_hits > 280, "{} hits", counters.read_hits);
+    assert!(world.status().counters.relocated_bytes > 0);
+}
+
+#[test]
+fn promotions_leave_room_for_writes_and_say_so() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    for chunk in 0..128 {
+        world.write(0, chunk * 16, 16, chunk);
+    }
+    world.idle_for(100);
+    let missing = (0..2048).find(|block| {
+        let state = world.state(0, *block);
+        state == forebay_engine::status::BlockState::NotCached
+    });
+    let missing = missing.expect("not all of it fits");
+    let read = world.read(0, missing, 1);
+    world.settle();
+    assert!(world.is_done(read));
+    let refused =
+        world.bypassed(0, BypassReason::NoRoom) + world.bypassed(0, BypassReason::Overwritten);
+    assert_eq!(refused, 1);
+}
+
+#[test]
+fn a_long_mixture_with_crashes_loses_nothing() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 20;
+    let mut world = setup.start();
+    let mut content: BTreeMap<u64, Content> = BTreeMap::new();
+    let mut state = 1u64;
+    for step in 0..600 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963);
+        let (block, count) = ((state >> 33) % 2000, 1 + (state >> 50) % 16);
+        match state >> 60 {
+            0..=9 => {
+                world.write_now(0, block, count, step);
+                content.extend((block..block + count).map(|at| (at, Content::Tag(step))));
+            }
+            10 | 11 => {
+                let zero = world.zero(0, block, count);
+                world.finish(&[zero]);
+                content.extend((block..block + count).map(|at| (at, Content::Zeroes)));
+            }
+            _ => compare(&mut world, &content, block, count),
+        }
+        world.idle_for(30);
+        if step % 60 == 59 {
+            world.kill(|_| Keep::Nothing);
+            world.restart().expect("nothing is damaged");
+        }
+    }
+    compare(&mut world, &content, 0, 2048);
+    world.clean(0);
+    for block in 0..2048 {
+        let expected = content.get(&block).copied().unwrap_or(Content::Tag(ORIGINAL));
+        assert_eq!(world.on_origin(0, block), expected, "block {block}");
+    }
+}
+
+fn compare(world: &mut World, content: &BTreeMap<u64, Content>, block: u64, count: u64) {
+    for at in block..block + count {
+        let expected = content.get(&at).copied().unwrap_or(Content::Tag(ORIGINAL));
+        assert_eq!(world.read_now(0, at), Ok(expected), "block {at}");
+    }
+}

@@ -1,0 +1,14 @@
+//! What clients and operators see of the engine: reads, modes, flushes, parts of blocks, repair,
+//! a full cache, and the counters that explain it all.
+
+#[path = "../harness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "each test target uses its part of the harness")]
+mod harness;
+
+mod accounting;
+mod flushes;
+mod full_cache;
+mod modes;
+mod odd_sizes;
+mod reads;
+mod repair;

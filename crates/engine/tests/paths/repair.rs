@@ -1,0 +1,104 @@
+//! Promise 6: a cached bit flip is never served.
+
+use forebay_engine::io::IoError;
+use forebay_engine::options::CacheMode;
+use forebay_engine::request::{RequestError, Served};
+
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, origin};
+
+fn clean_copies() -> World {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 4, 1);
+    world.clean(0);
+    world
+}
+
+#[test]
+fn a_bad_clean_block_is_read_from_the_origin_and_repaired() {
+    let mut world = clean_copies();
+    let place = world.place_of(2);
+    world.cache.rot(place, BLOCK);
+    let mark = world.mark();
+    let read = world.read(0, 0, 4);
+    world.finish(&[read]);
+    assert_eq!(world.seen(read, 0, 0), Content::Tag(1));
+    assert_eq!(world.reply(read).expect("answered").served, Served::Origin);
+    assert_eq!(world.origin_ios_since(mark), 1, "one block of the four");
+    assert_eq!(world.counters(0).repaired_blocks, 1);
+    let mark = world.mark();
+    assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
+    assert_eq!(world.origin_ios_since(mark), 0, "the copy is good again");
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
+}
+
+#[test]
+fn a_clean_block_that_cannot_be_read_is_repaired_too() {
+    let mut world = clean_copies();
+    let place = world.place_of(0);
+    let is_it = move |held: &crate::harness::Held| cache::read(held) && held.overlaps(place, BLOCK);
+    world.fails = Some(Box::new(move |held| is_it(held).then_some(IoError::Media)));
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
+    assert_eq!(world.status().counters.cache_errors, 1);
+}
+
+#[test]
+fn a_bad_clean_block_of_a_failing_origin_is_an_error_and_not_rot() {
+    let mut world = clean_copies();
+    let place = world.place_of(2);
+    world.cache.rot(place, BLOCK);
+    world.fails = Some(Box::new(|held| origin::read(0)(held).then_some(IoError::Media)));
+    assert_eq!(world.read_now(0, 2), Err(RequestError::Io));
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(1)));
+    world.fails = None;
+    assert_eq!(world.read_now(0, 2), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_merge_over_a_bad_clean_block_takes_the_rest_from_the_origin() {
+    let mut world = clean_copies();
+    let place = world.place_of(2);
+    world.cache.rot(place, BLOCK);
+    let write = world.write_sectors(0, 2 * 8, 8, 2);
+    let part = world.write_sectors(0, 3 * 8 + 1, 1, 3);
+    world.finish(&[write, part]);
+    assert_eq!(world.read_now(0, 2), Ok(Content::Tag(2)));
+    let place = world.place_of(1);
+    world.cache.rot(place, BLOCK);
+    let part = world.write_sectors(0, 8, 1, 1);
+    world.finish(&[part]);
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_merge_over_a_bad_dirty_block_is_an_error() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 2, 1);
+    let place = world.place_of(0);
+    world.cache.rot(place, BLOCK);
+    let part = world.write_sectors(0, 3, 1, 2);
+    world.settle();
+    assert_eq!(world.result(part), Some(Err(RequestError::Io)));
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_rotten_promotion_is_read_again_from_the_origin() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.read_now(0, 7).expect("readable");
+    let place = world.place_of(7);
+    world.cache.rot(place, BLOCK);
+    assert_eq!(world.read_now(0, 7), Ok(Content::Tag(ORIGINAL)));
+}
+
+#[test]
+fn checksums_survive_recovery() {
+    let mut world = clean_copies();
+    let place = world.place_of(1);
+    world.kill(|_| Keep::Nothing);
+    world.cache.rot(place, BLOCK);
+    world.restart().expect("payload is not read at recovery");
+    assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
+    assert_eq!(world.counters(0).repaired_blocks, 1);
+}
