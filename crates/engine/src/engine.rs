@@ -18,12 +18,10 @@ use crate::background::writeback::WritebackJob;
 use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::fingerprint::HeadReads;
-use crate::flush_group::FlushGroup;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
 use crate::io::{Device, Io, IoError, IoId, IoKind, IoResult};
-use crate::log::segments::SegmentTable;
-use crate::log::{Log, StreamState};
+use crate::log::Log;
 use crate::options::{CacheFacts, OriginOpening, SetSettings};
 use crate::path::Operation;
 use crate::path::miss::Miss;
@@ -35,9 +33,7 @@ use crate::recovery::Recovery;
 use crate::request::{Reply, Request};
 use crate::slab::{Key, Slab};
 use crate::status::SetCounters;
-use crate::units::{
-    CacheBlock, Generation, RecoveryEpoch, SequenceNumber, Time, Version, VolumeSlot,
-};
+use crate::units::{CacheBlock, Generation, Time, VolumeSlot};
 use crate::volume::Volume;
 use crate::wake::{Ended, Waiter, Wake};
 
@@ -183,26 +179,7 @@ impl Engine {
     ) -> Engine {
         let geometry = superblock.geometry;
         let cache_blocks = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks());
-        let log = Log {
-            set_id: superblock.set_id,
-            segments: SegmentTable::new(geometry.segment_count, geometry.segment_blocks()),
-            streams: [StreamState::default(), StreamState::default(), StreamState::default()],
-            records: Slab::default(),
-            submit_queue: VecDeque::new(),
-            last_sequence: SequenceNumber(0),
-            next_version: Version(1),
-            recovery_epoch: RecoveryEpoch(0),
-            incomplete: alloc::collections::BTreeSet::new(),
-            durable_through: SequenceNumber(0),
-            flushes: FlushGroup::default(),
-            flush_covers: SequenceNumber(0),
-            blanks: alloc::collections::BTreeMap::new(),
-            tombstones: VecDeque::new(),
-            space_waiters: VecDeque::new(),
-            frontier_waiters: Vec::new(),
-            write_failures: 0,
-            next_open_order: 1,
-        };
+        let log = Log::new(superblock.set_id, &geometry);
         let mut engine = Engine {
             now,
             phase: Phase::Recovering(Box::new(Recovery::new(&superblock, origins))),

@@ -116,8 +116,8 @@ pub enum Event {
         /// The volume.
         volume: VolumeSlot,
     },
-    /// An origin was written while nobody served it. Without dirty data its clean copies were dropped;
-    /// with dirty data the volume is not served.
+    /// An origin was written while nobody served it. Without dirty data its clean copies were
+    /// dropped; with dirty data the volume is not served.
     OriginChanged {
         /// The volume.
         volume: VolumeSlot,

@@ -1,10 +1,11 @@
 //! Was an origin written behind our back while nobody served it?
 //!
-//! At a clean stop the checksum of the origin's first 64 KiB, where file systems and partition tables keep
-//! what they touch at every mount, goes into the volume table. At the next start it is compared, and
-//! removed durably before anything is written. After a crash there is none; then the clean copies of
-//! these blocks are compared. It is best effort: what was changed elsewhere is not noticed. With a
-//! difference the clean copies are dropped; if dirty data exists the volume is not served.
+//! At a clean stop the checksum of the origin's first 64 KiB, where file systems and partition
+//! tables keep what they touch at every mount, goes into the volume table. At the next start it is
+//! compared, and removed durably before anything is written. After a crash there is none; then the
+//! clean copies of these blocks are compared. It is best effort: what was changed elsewhere is not
+//! noticed. With a difference the clean copies are dropped; if dirty data exists the volume is not
+//! served.
 
 use alloc::vec::Vec;
 

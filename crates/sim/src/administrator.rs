@@ -8,6 +8,7 @@ use forebay_engine::options::{CacheMode, HostMark, OriginFacts};
 use forebay_engine::request::Durability;
 use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
 
+use crate::config::Rot;
 use crate::config::{set_settings, volume_settings};
 use crate::device::WriteCache;
 use crate::oracle::{Observed, Run};
@@ -209,7 +210,7 @@ impl World<'_> {
         match event {
             Event::Serving => self.on_serving(),
             Event::RecoveryFailed(error) => {
-                if self.has_failures() || self.config.rot == crate::config::Rot::Anything {
+                if self.has_failures() || self.config.rot == Rot::Anything {
                     return Err(Halt::Refused);
                 }
                 violation("recovery failed for no reason", error.to_string())
@@ -243,6 +244,9 @@ impl World<'_> {
     }
 
     fn on_serving(&mut self) -> Result<(), Halt> {
+        if self.config.rot != Rot::None {
+            self.seen_by_recovery = self.cache.media().contents();
+        }
         if self.life.is_serving {
             return violation("served twice", "a second Serving event");
         }

@@ -245,7 +245,7 @@ impl World<'_> {
         }
         // What was written since the last "durable through" mark cannot be told from a torn tail,
         // so only blocks rot that the last recovery has seen and covered by its checkpoint.
-        let seen = std::mem::replace(&mut self.seen_by_recovery, self.cache.media().contents());
+        let seen = std::mem::take(&mut self.seen_by_recovery);
         let geometry = self.config.geometry;
         let first = (geometry.checkpoint_offset / 4096) as u32;
         let end = (geometry.copy_offset / 4096) as u32;

@@ -180,7 +180,7 @@ pub(crate) struct World<'a> {
     pub(crate) administrator: Administrator,
     /// Whether earlier failures or rot may have left blocks that are errors until written.
     pub(crate) may_have_poison: bool,
-    /// Durable blocks of the cache device when the last life began.
+    /// Durable blocks of the cache device when recovery last ended well.
     pub(crate) seen_by_recovery: Contents,
     /// How the last life ended, for messages.
     pub(crate) last_end: &'static str,

@@ -23,3 +23,21 @@ pub fn crc32c(bytes: &[u8]) -> Crc32c {
     let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes);
     Crc32c(u32::try_from(crc).expect("a CRC32 has 32 bits"))
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    /// A second implementation has the same opinion, at every length and alignment that matters.
+    #[test]
+    fn the_checksum_is_crc32c() {
+        assert_eq!(super::crc32c(b"123456789").0, 0xe306_9283);
+        let bytes: Vec<u8> = (0..8192u32).map(|index| (index * 31 >> 3) as u8).collect();
+        for from in [0, 1, 4, 7] {
+            for length in [0, 1, 3, 8, 63, 64, 255, 1024, 4096, 8000] {
+                let slice = &bytes[from..from + length];
+                assert_eq!(super::crc32c(slice).0, crc32c::crc32c(slice));
+            }
+        }
+    }
+}

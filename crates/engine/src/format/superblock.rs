@@ -131,7 +131,7 @@ pub struct Geometry {
 pub enum GeometryError {
     /// Too small.
     #[error(
-        "{device_bytes} bytes are too few: at least {needed_bytes} are needed for segments of {segment_bytes} bytes"
+        "{device_bytes} bytes are too few: segments of {segment_bytes} bytes need {needed_bytes}"
     )]
     TooSmall {
         /// Given.
@@ -291,7 +291,7 @@ pub enum AddVolumeError {
     NameTaken,
     /// Empty, too long, or with other characters than letters, digits, dot, dash, underscore.
     #[error(
-        "a name has 1 to {NAME_BYTES_MAX} letters, digits, dots, dashes or underscores and does not begin with a dot or dash"
+        "a name has 1 to {NAME_BYTES_MAX} letters, digits, `.`, `-` or `_`, not `.` or `-` first"
     )]
     BadName,
     /// The path is too long.

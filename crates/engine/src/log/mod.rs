@@ -14,6 +14,7 @@ use alloc::vec::Vec;
 use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::format::SetId;
 use crate::format::record::Entry;
+use crate::format::superblock::Geometry;
 use crate::index::BlankKind;
 use crate::payload::{BufferId, BufferRange};
 use crate::slab::{Key, Slab};
@@ -155,6 +156,30 @@ pub(crate) struct Tombstone {
 }
 
 impl Log {
+    /// An empty log.
+    pub(crate) fn new(set_id: SetId, geometry: &Geometry) -> Log {
+        Log {
+            set_id,
+            segments: SegmentTable::new(geometry.segment_count, geometry.segment_blocks()),
+            streams: [StreamState::default(), StreamState::default(), StreamState::default()],
+            records: Slab::default(),
+            submit_queue: VecDeque::new(),
+            last_sequence: SequenceNumber(0),
+            next_version: Version(1),
+            recovery_epoch: RecoveryEpoch(0),
+            incomplete: BTreeSet::new(),
+            durable_through: SequenceNumber(0),
+            flushes: FlushGroup::default(),
+            flush_covers: SequenceNumber(0),
+            blanks: BTreeMap::new(),
+            tombstones: VecDeque::new(),
+            space_waiters: VecDeque::new(),
+            frontier_waiters: Vec::new(),
+            write_failures: 0,
+            next_open_order: 1,
+        }
+    }
+
     pub(crate) fn stream(&self, stream: Stream) -> &StreamState {
         &self.streams[stream as usize]
     }
