@@ -5,7 +5,7 @@ use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
+use crate::harness::{Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -84,24 +84,37 @@ fn partly_overwritten_zeroes_survive_checkpoint_and_recovery() {
     }
 }
 
-/// The overwriting blocks go home and are dropped; the zeroes around them must not come over them.
+/// The overwriting blocks go home and are dropped, while the origin refuses the zeroes: these must not
+/// come over what the origin has.
 #[test]
 fn zeroes_do_not_cover_what_was_written_over_them_and_left_the_cache() {
-    let mut world = writeback();
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 0;
+    let mut world = setup.start();
+    world.fails = Some(Box::new(|held| (held.what == What::WriteZeroes).then_some(IoError::Media)));
     let zero = world.zero(0, 0, 40);
     world.finish(&[zero]);
-    world.write_now(0, 10, 5, 1);
-    world.clean(0);
-    for chunk in 0..100 {
-        world.write_now(0, 100 + chunk * 15, 15, chunk);
-        world.idle_for(2_000);
+    // The zeroes' segment is full; what overwrites them goes to another one.
+    for part in 0..4 {
+        world.write_now(0, 100 + part * 15, 15, 9);
     }
-    let result = world.command_now(forebay_engine::event::Command::Stop);
-    assert_eq!(result, Ok(None));
-    world.kill(|_| Keep::Nothing);
-    world.restart().expect("nothing is damaged");
+    world.write_now(0, 10, 5, 1);
+    let mut chunk = 0;
+    while world.state(0, 10) != BlockState::NotCached {
+        world.write_now(0, 200 + chunk % 100 * 15, 15, 9);
+        world.idle_for(6_000);
+        chunk += 1;
+        assert!(chunk < 200, "it is never dropped");
+    }
+    assert_eq!(world.on_origin(0, 10), Content::Tag(1));
+    assert_eq!(world.dirty(0), 35);
+    stop_and_start(&mut world);
     let seen = world.look(0, [9, 10, 14, 15].into_iter());
     assert_eq!(seen, [Content::Zeroes, Content::Tag(1), Content::Tag(1), Content::Zeroes]);
+    world.fails = None;
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 10), Content::Tag(1));
+    assert_eq!(world.on_origin(0, 15), Content::Zeroes);
 }
 
 /// The origin refuses everything, so that reclaim has to move what is dirty, zeroes among it.
