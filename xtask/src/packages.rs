@@ -27,6 +27,8 @@ enum Probe {
     Program(&'static str),
     /// A module of Python 3.
     PythonModule(&'static str),
+    /// An archive of the kernel's source, of any version.
+    KernelSource,
 }
 
 struct Tool {
@@ -54,6 +56,10 @@ const TOOLS: &[Tool] = &[
     Tool { probe: Probe::Program("mount"), packages: &["mount"] },
     Tool { probe: Probe::Program("losetup"), packages: &["mount"] },
     Tool { probe: Probe::Program("curl"), packages: &["curl"] },
+    Tool { probe: Probe::Program("git"), packages: &["git"] },
+    Tool { probe: Probe::Program("xz"), packages: &["xz-utils"] },
+    // The version of Debian 12; other releases have one of their own behind the plain name.
+    Tool { probe: Probe::KernelSource, packages: &["linux-source-6.1", "linux-source"] },
 ];
 
 /// Folders of programs that are not in every user's search path.
@@ -64,6 +70,7 @@ impl fmt::Display for Probe {
         match self {
             Probe::Program(name) => write!(f, "{name}"),
             Probe::PythonModule(name) => write!(f, "python3 module {name}"),
+            Probe::KernelSource => write!(f, "kernel source"),
         }
     }
 }
@@ -75,6 +82,7 @@ impl Probe {
             Probe::PythonModule(name) => {
                 is_success(Command::new("python3").args(["-c", &format!("import {name}")]))
             }
+            Probe::KernelSource => has_kernel_source(Path::new("/usr/src")),
         }
     }
 }
@@ -87,6 +95,16 @@ fn has_program(name: &str) -> bool {
         path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
     };
     folders.into_iter().any(|folder| is_program(&folder.join(name)))
+}
+
+/// Whether there is such an archive as the tests unpack.
+fn has_kernel_source(folder: &Path) -> bool {
+    let Ok(entries) = folder.read_dir() else { return false };
+    entries.filter_map(Result::ok).any(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with("linux-source-") && name.ends_with(".tar.xz") && entry.path().is_file()
+    })
 }
 
 /// Runs `command` without any output.
@@ -205,13 +223,24 @@ mod tests {
     #[test]
     fn a_package_is_named_once_and_the_first_known_one_is_taken() {
         let tools: Vec<&Tool> = TOOLS.iter().filter(|tool| tool.packages.len() > 1).collect();
-        assert_eq!(package_names(&tools, |_| true), ["nbdfuse"]);
-        assert_eq!(package_names(&tools, |name| name == "libnbd-bin"), ["libnbd-bin"]);
-        assert_eq!(package_names(&tools, |_| false), ["nbdfuse"]);
+        assert_eq!(package_names(&tools, |_| true), ["nbdfuse", "linux-source-6.1"]);
+        let is_known = |name: &str| ["libnbd-bin", "linux-source"].contains(&name);
+        assert_eq!(package_names(&tools, is_known), ["libnbd-bin", "linux-source"]);
+        assert_eq!(package_names(&tools, |_| false), ["nbdfuse", "linux-source-6.1"]);
         let all: Vec<&Tool> = TOOLS.iter().collect();
         let mut names = package_names(&all, |_| true);
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn a_kernel_source_is_an_archive_that_the_tests_can_unpack() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("linux-source-9.9.tar.bz2"), "").unwrap();
+        assert!(!has_kernel_source(folder.path()));
+        std::fs::write(folder.path().join("linux-source-9.9.tar.xz"), "").unwrap();
+        assert!(has_kernel_source(folder.path()));
+        assert!(!has_kernel_source(&folder.path().join("nowhere")));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::ledger::Ledger;
 use crate::machine;
 use crate::origin::FileSystem;
-use crate::process::{run, succeed};
+use crate::process::{end, run, succeed};
 use crate::source::{self, git};
 use crate::stack::{Site, Stack};
 use crate::writers;
@@ -168,10 +168,11 @@ fn clone(source: &Path, tree: &Path) -> Ledger {
 /// Looks for some text in all files of both trees, from the device.
 fn search(source: &Path, tree: &Path) {
     for pattern in PATTERNS {
-        // Without a match the exit code is 1, so the answer is what is compared.
         let arguments = ["grep", "--line-number", "--fixed-strings", "-e", pattern];
         let grep = |folder: &Path| {
-            crate::process::end(&mut git(folder, &arguments)).expect("git grep runs").stdout
+            // Without a match the exit code is 1.
+            let ended = end(&mut git(folder, &arguments)).expect("git grep runs");
+            (ended.code(), ended.stdout)
         };
         let expected = grep(source);
         drop_page_cache();

@@ -4,9 +4,12 @@
 //! that file, and the kernel mounts it. A source tree is cloned onto it and changed; the daemon is
 //! killed in the middle of that, and what was synced before must be there afterwards.
 //!
+//! Here are also the procedures of the documents, run as they are written.
+//!
 //! Each test has a directory of its own and ends only what it has started, also when it panics. A
 //! test that lacks root, a device, a program or the source package says so and is skipped.
 
+mod documents;
 mod kills;
 mod ledger;
 mod machine;

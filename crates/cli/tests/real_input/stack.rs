@@ -13,10 +13,12 @@ use tempfile::TempDir;
 
 use crate::process::{self, Ended, Server, end, poll, run, succeed};
 
+/// Name of the volume in all tests: the documents have it, too.
+const VOLUME: &str = "home";
 /// Exit code of a refused command.
 const REFUSED: i32 = 3;
 
-/// Directory of a test, with everything that belongs to its volume `vol`.
+/// Directory of a test, with everything that belongs to its volume.
 pub(crate) struct Site {
     directory: TempDir,
 }
@@ -53,7 +55,7 @@ impl Site {
         let origin = File::create(self.path("origin")).expect("a file");
         origin.set_len(origin_bytes).expect("a sparse file");
         succeed(&mut self.forebay(&["format", "cache", "--size", cache_size]));
-        let attach = ["attach", "cache", "origin", "--name", "vol", "--cache-mode", mode];
+        let attach = ["attach", "cache", "origin", "--name", VOLUME, "--cache-mode", mode];
         succeed(&mut self.forebay(&attach));
     }
 
@@ -85,7 +87,7 @@ impl Site {
         let folder = self.path("fuse");
         fs::create_dir_all(&folder).expect("a directory");
         let log = self.path("nbdfuse.err");
-        let uri = format!("nbd+unix:///vol?socket={}", self.path("nbd.sock").display());
+        let uri = format!("nbd+unix:///{VOLUME}?socket={}", self.path("nbd.sock").display());
         let child = Command::new("nbdfuse")
             .arg(&folder)
             .arg(&uri)
@@ -123,7 +125,7 @@ impl Site {
     pub(crate) fn detach(&self) {
         // The daemon may learn a moment later than we that its client is gone.
         let ended = poll(|| {
-            let ended = end(&mut self.forebay(&["detach", "vol"]));
+            let ended = end(&mut self.forebay(&["detach", VOLUME]));
             let is_refused = ended.as_ref().is_ok_and(|ended| ended.code() == Some(REFUSED));
             (!is_refused).then_some(ended)
         });

@@ -136,10 +136,10 @@ impl Writer {
         let index = self.random.below(self.files.len() as u64) as usize;
         let path = self.files[index].clone();
         let mut content = fs::read(self.root.join(&path))?;
-        if let Some(Some(known)) = self.ledger.0.get(&path) {
-            if *known != Fingerprint::of(&content) {
-                return Err(io::Error::other(format!("{} has other content", path.display())));
-            }
+        if let Some(Some(known)) = self.ledger.0.get(&path)
+            && *known != Fingerprint::of(&content)
+        {
+            return Err(io::Error::other(format!("{} has other content", path.display())));
         }
         let change = match self.random.below(4) {
             0 => Change::Overwrite,
