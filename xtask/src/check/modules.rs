@@ -65,7 +65,9 @@ struct Declared {
 impl<'ast> Visit<'ast> for Declared {
     fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
         let name = module.ident.to_string();
-        if module.content.is_none() {
+        if let Some(path) = path_attribute(module) {
+            self.files.push(resolve(&self.folder, &path));
+        } else if module.content.is_none() {
             self.files.push(self.folder.join(format!("{name}.rs")));
             self.files.push(self.folder.join(&name).join("mod.rs"));
         }
@@ -75,10 +77,40 @@ impl<'ast> Visit<'ast> for Declared {
     }
 }
 
+/// The value of `#[path = "..."]`.
+fn path_attribute(module: &syn::ItemMod) -> Option<String> {
+    module.attrs.iter().find(|attribute| attribute.path().is_ident("path")).and_then(|attribute| {
+        let syn::Meta::NameValue(pair) = &attribute.meta else { return None };
+        let syn::Expr::Lit(literal) = &pair.value else { return None };
+        let syn::Lit::Str(text) = &literal.lit else { return None };
+        Some(text.value())
+    })
+}
+
+/// `path` from `folder` on, without `..`.
+fn resolve(folder: &Path, path: &str) -> PathBuf {
+    let mut resolved = folder.to_owned();
+    for part in Path::new(path).components() {
+        match part {
+            std::path::Component::ParentDir => {
+                resolved.pop();
+            }
+            part => resolved.push(part),
+        }
+    }
+    resolved
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::source::parse_for_test;
     use super::*;
+
+    #[test]
+    fn a_path_attribute_is_followed() {
+        let folder = Path::new("tests/rules");
+        assert_eq!(resolve(folder, "../harness/mod.rs"), Path::new("tests/harness/mod.rs"));
+    }
 
     #[test]
     fn a_file_that_no_module_names_is_not_reached() {

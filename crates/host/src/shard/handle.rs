@@ -202,7 +202,11 @@ pub(crate) enum ShardCommand {
 pub(crate) enum Message {
     Status(Answer<ShardStatus, ShardGone>),
     Serving(Answer<(), NotServing>),
-    Command { id: CommandId, command: ShardCommand, answer: Answer<Option<VolumeSlot>, AdminError> },
+    Command {
+        id: CommandId,
+        command: ShardCommand,
+        answer: Answer<Option<VolumeSlot>, AdminError>,
+    },
     Cancel(CommandId),
     ResetCounters(Answer<(), ShardGone>),
     BlockMap { volume: String, blocks: Range<u64>, answer: Answer<Vec<BlockRun>, AdminError> },
