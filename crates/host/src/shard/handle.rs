@@ -198,15 +198,14 @@ pub(crate) enum ShardCommand {
     Plain(AdminCommand),
 }
 
+/// Where the outcome of a command goes.
+type CommandAnswer = Answer<Option<VolumeSlot>, AdminError>;
+
 /// What travels to the shard.
 pub(crate) enum Message {
     Status(Answer<ShardStatus, ShardGone>),
     Serving(Answer<(), NotServing>),
-    Command {
-        id: CommandId,
-        command: ShardCommand,
-        answer: Answer<Option<VolumeSlot>, AdminError>,
-    },
+    Command { id: CommandId, command: ShardCommand, answer: CommandAnswer },
     Cancel(CommandId),
     ResetCounters(Answer<(), ShardGone>),
     BlockMap { volume: String, blocks: Range<u64>, answer: Answer<Vec<BlockRun>, AdminError> },
