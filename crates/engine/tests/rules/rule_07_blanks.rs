@@ -84,8 +84,8 @@ fn partly_overwritten_zeroes_survive_checkpoint_and_recovery() {
     }
 }
 
-/// The overwriting blocks go home and are dropped, while the origin refuses the zeroes: these must not
-/// come over what the origin has.
+/// The overwriting blocks go home and are dropped, while the origin refuses the zeroes: these must
+/// not come over what the origin has.
 #[test]
 fn zeroes_do_not_cover_what_was_written_over_them_and_left_the_cache() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
