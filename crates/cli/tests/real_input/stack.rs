@@ -1,4 +1,4 @@
-//! The stack from the cache device up to a mounted file system: daemon, nbdfuse, loop device, mount.
+//! The stack from cache device to mounted file system: daemon, nbdfuse, loop device, mount.
 //!
 //! The order of taking down matters. Unmounting over a server that has stopped waits forever, while
 //! the death of nbdfuse makes every request in flight fail. So a crash ends the daemon and nbdfuse
