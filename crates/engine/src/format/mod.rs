@@ -32,7 +32,8 @@ mod tests {
     #[test]
     fn the_checksum_is_crc32c() {
         assert_eq!(super::crc32c(b"123456789").0, 0xe306_9283);
-        let bytes: Vec<u8> = (0..8192u32).map(|index| (index.wrapping_mul(31) >> 3) as u8).collect();
+        let bytes: Vec<u8> =
+            (0..8192u32).map(|index| (index.wrapping_mul(31) >> 3) as u8).collect();
         for from in [0, 1, 4, 7] {
             for length in [0, 1, 3, 8, 63, 64, 255, 1024, 4096, 8000] {
                 let slice = &bytes[from..from + length];
