@@ -7,10 +7,9 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::ledger::Ledger;
-use crate::machine;
+use crate::machine::{self, program};
 use crate::origin::FileSystem;
 use crate::process::succeed;
 use crate::stack::Site;
@@ -99,9 +98,8 @@ impl Procedure {
         fs::write(&file, text).expect("a file");
         let binary = Path::new(env!("CARGO_BIN_EXE_forebay"));
         let folder = binary.parent().expect("it is in a folder").to_owned();
-        let path = std::env::var_os("PATH").unwrap_or_default();
-        let path = std::iter::once(folder).chain(std::env::split_paths(&path));
-        let mut command = Command::new("unshare");
+        let path = std::iter::once(folder).chain(machine::folders());
+        let mut command = program("unshare");
         command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
         command.args(["bash", "-euxo", "pipefail"]).arg(&file);
         command.env("PATH", std::env::join_paths(path).expect("folders without colons"));
@@ -141,7 +139,7 @@ fn first_use_of_the_readme() {
         file.set_len(bytes).expect("a sparse file");
     }
     let (old, origin) = (procedure.path("old"), procedure.path("origin"));
-    succeed(Command::new("mkfs.ext4").arg("-q").arg("-d").arg(&old).arg(origin));
+    succeed(program("mkfs.ext4").arg("-q").arg("-d").arg(&old).arg(origin));
     procedure.set("CACHE", "cache");
     procedure.set("ORIGIN", "origin");
     procedure.set("MOUNT", "mount");

@@ -2,10 +2,9 @@
 
 use std::fs::{self, File};
 use std::path::Path;
-use std::process::Command;
 
 use crate::ledger::Ledger;
-use crate::machine;
+use crate::machine::{self, program};
 use crate::origin::FileSystem;
 use crate::process::{end, run, succeed};
 use crate::source::{self, git};
@@ -144,7 +143,7 @@ impl Job {
     /// The origin alone, right after the kill. A copy of it, because a mount changes it.
     fn look_at_origin(&self, site: &Site, ledger: &mut Ledger) {
         let copy = site.path("copy");
-        succeed(Command::new("cp").arg("--sparse=always").arg(site.path("origin")).arg(&copy));
+        succeed(program("cp").arg("--sparse=always").arg(site.path("origin")).arg(&copy));
         self.file_system.look_at(&copy, &site.path("alone"), |folder| {
             ledger.clone().compare(&folder.join("source"));
         });

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::source;
 
@@ -39,11 +40,22 @@ pub(crate) fn can_clone(test: &str, programs: &[&str]) -> bool {
     skip_if_missing(test, &missing)
 }
 
-fn has_program(name: &str) -> bool {
+/// The folders of programs; not every root's search path has those of administrators.
+pub(crate) fn folders() -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path);
-    let mut folders = folders.chain(ADMINISTRATOR_FOLDERS.iter().map(Into::into));
-    folders.any(|folder| folder.join(name).is_file())
+    folders.chain(ADMINISTRATOR_FOLDERS.iter().map(PathBuf::from)).collect()
+}
+
+/// A command of a foreign program.
+pub(crate) fn program(name: &str) -> Command {
+    let paths = folders().into_iter().map(|folder| folder.join(name));
+    // One that is missing fails at its start, by name.
+    Command::new(paths.into_iter().find(|path| path.is_file()).unwrap_or_else(|| name.into()))
+}
+
+fn has_program(name: &str) -> bool {
+    folders().iter().any(|folder| folder.join(name).is_file())
 }
 
 /// Says what is missing, on the screen and in the skip log; true if nothing is.
@@ -56,7 +68,8 @@ fn skip_if_missing(test: &str, missing: &[&str]) -> bool {
     if let Some(log) = std::env::var_os("FOREBAY_SKIP_LOG") {
         let log = Path::new(&log);
         let mut log = File::options().create(true).append(true).open(log).expect("the skip log");
-        writeln!(log, "{line}").expect("the skip log");
+        // In one piece: other tests write to it at the same time.
+        log.write_all(format!("{line}\n").as_bytes()).expect("the skip log");
     }
     false
 }

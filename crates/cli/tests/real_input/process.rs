@@ -9,6 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::machine;
+
 /// How long anything may take: far more than it does on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 /// How long it takes to notice that something has happened.
@@ -84,7 +86,7 @@ pub(crate) fn succeed(command: &mut Command) -> String {
 /// Runs a program that must succeed, and returns what it printed.
 #[track_caller]
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    succeed(Command::new(program).args(arguments))
+    succeed(machine::program(program).args(arguments))
 }
 
 /// A process that is killed when it is dropped.

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
+use crate::machine::program;
 use crate::process::{run, succeed};
 
 /// Folders of the source tree that are taken: some ten thousand files.
@@ -30,7 +31,7 @@ pub(crate) fn package() -> Option<PathBuf> {
 
 /// A git command that heeds no settings of this machine.
 pub(crate) fn git(folder: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new("git");
+    let mut command = program("git");
     command.arg("-C").arg(folder).args(["-c", "gc.auto=0", "-c", "core.autocrlf=false"]);
     command.args(["-c", "user.name=forebay", "-c", "user.email=forebay@localhost"]);
     command.args(arguments);

@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
+use crate::machine::program;
 use crate::process::{self, Ended, Server, end, poll, run, succeed};
 
 /// Name of the volume in all tests: the documents have it, too.
@@ -88,7 +89,7 @@ impl Site {
         fs::create_dir_all(&folder).expect("a directory");
         let log = self.path("nbdfuse.err");
         let uri = format!("nbd+unix:///{VOLUME}?socket={}", self.path("nbd.sock").display());
-        let child = Command::new("nbdfuse")
+        let child = program("nbdfuse")
             .arg(&folder)
             .arg(&uri)
             .stdin(Stdio::null())
@@ -208,7 +209,7 @@ impl LoopDevice {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        let _ = end(Command::new("losetup").args(["--detach", &self.0]));
+        let _ = end(program("losetup").args(["--detach", &self.0]));
     }
 }
 
@@ -219,13 +220,13 @@ impl Mount {
     #[track_caller]
     pub(crate) fn new(device: &str, folder: &Path) -> Mount {
         fs::create_dir_all(folder).expect("a directory");
-        succeed(Command::new("mount").arg(device).arg(folder));
+        succeed(program("mount").arg(device).arg(folder));
         Mount(folder.to_owned())
     }
 
     #[track_caller]
     pub(crate) fn unmount(self) {
-        succeed(Command::new("umount").arg(&self.0));
+        succeed(program("umount").arg(&self.0));
         std::mem::forget(self);
     }
 }
@@ -233,7 +234,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         let umount = |arguments: &[&str]| {
-            let command = &mut Command::new("umount");
+            let command = &mut program("umount");
             end(command.args(arguments).arg(&self.0)).and_then(Ended::success)
         };
         // Whoever is still in there must not keep the loop device forever.
@@ -262,12 +263,12 @@ impl Drop for FuseFolder {
         // The loop device may hold the file for a moment after it was detached.
         let unmounted = process::poll(|| {
             if self.is_mounted() {
-                let _ = end(Command::new("fusermount3").arg("-u").arg(&self.0));
+                let _ = end(program("fusermount3").arg("-u").arg(&self.0));
             }
             (!self.is_mounted()).then_some(())
         });
         if unmounted.is_none() {
-            let _ = end(Command::new("fusermount3").args(["-u", "-z"]).arg(&self.0));
+            let _ = end(program("fusermount3").args(["-u", "-z"]).arg(&self.0));
         }
     }
 }
