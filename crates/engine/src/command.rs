@@ -218,8 +218,12 @@ impl Engine {
 
     /// Moves every command on that can go on.
     pub(crate) fn advance_commands(&mut self, payload: &mut dyn Payload) {
-        for slot in self.volume_slots() {
-            let Some(command) = self.volume(slot).command else { continue };
+        for index in 0..self.volumes.len() {
+            let slot = VolumeSlot(u16::try_from(index).expect("VOLUMES_MAX"));
+            let Some(command) = self.volumes[index].as_ref().and_then(|volume| volume.command)
+            else {
+                continue;
+            };
             match command.stage {
                 Stage::Leaving => self.advance_leaving(slot, command),
                 Stage::Gated => self.advance_gated(slot, command),

@@ -370,6 +370,7 @@ impl Engine {
         self.run_wakes(payload);
         if !self.cache_failed {
             self.submit_records(payload);
+            self.write_summaries(payload);
             self.start_cache_flush();
         }
         self.start_origin_flushes();
@@ -453,12 +454,17 @@ impl Engine {
         self.volumes[usize::from(slot.0)].as_mut().expect("the slot is in use")
     }
 
-    pub(crate) fn volume_slots(&self) -> Vec<VolumeSlot> {
+    /// Slots in use, in order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = VolumeSlot> + '_ {
         (0u16..)
             .zip(&self.volumes)
             .filter(|(_, volume)| volume.is_some())
             .map(|(slot, _)| VolumeSlot(slot))
-            .collect()
+    }
+
+    /// Slots in use, for work that changes volumes; not for the way of a hit, since it allocates.
+    pub(crate) fn volume_slots(&self) -> Vec<VolumeSlot> {
+        self.slots().collect()
     }
 
     pub(crate) fn add_dirty(&mut self, slot: VolumeSlot, blocks: u64) {

@@ -152,7 +152,7 @@ impl Engine {
     /// Whether waiting for writeback may free a segment.
     pub(crate) fn can_writeback_help(&self) -> bool {
         !self.writeback.is_idle()
-            || self.volume_slots().into_iter().any(|slot| {
+            || self.slots().any(|slot| {
                 self.is_writable(slot)
                     && self.volume(slot).dirty_blocks > self.poisoned_blocks(slot)
             })
@@ -197,7 +197,7 @@ impl Engine {
                     || volume.needs_writeback
                     || self.is_short_of_blanks())
         };
-        self.volume_slots().into_iter().any(is_wanted)
+        self.slots().any(is_wanted)
     }
 
     /// Whether dirty blocks of the volume wait for writeback. In the other modes a dirty block is
@@ -210,8 +210,7 @@ impl Engine {
     /// Asks for the origin flushes that would make blocks clean that are home already.
     fn hurry_homed(&mut self) {
         let is_hurried = self.writeback.is_urgent || self.is_recovering();
-        for slot in self.volume_slots() {
-            let volume = self.volume_mut(slot);
+        for volume in self.volumes.iter_mut().flatten() {
             let waits = !volume.homed.is_empty() && !volume.flushes.is_under_way();
             if waits && (is_hurried || volume.is_leaving()) && !volume.flushes.is_due() {
                 volume.flushes.join(Waiter::Nobody);

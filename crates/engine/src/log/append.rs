@@ -396,6 +396,20 @@ impl Engine {
             let state = self.log.segments.get_mut(open);
             assert_eq!(state.state, SegmentState::Open);
             state.state = SegmentState::Closed;
+            self.log.without_summary.push(open);
+        }
+    }
+
+    /// Writes the summaries of closed segments of which every record is complete.
+    pub(crate) fn write_summaries(&mut self, payload: &mut dyn Payload) {
+        let mut index = 0;
+        while let Some(segment) = self.log.without_summary.get(index).copied() {
+            if self.log.segments.get(segment).in_flight.is_empty() {
+                self.log.without_summary.swap_remove(index);
+                self.write_summary(segment, payload);
+            } else {
+                index += 1;
+            }
         }
     }
 
@@ -486,7 +500,7 @@ impl Engine {
     }
 
     /// Writes the summary of a closed segment whose records are all complete.
-    pub(crate) fn write_summary(&mut self, segment: u32, payload: &mut dyn Payload) {
+    fn write_summary(&mut self, segment: u32, payload: &mut dyn Payload) {
         let state = self.log.segments.get(segment);
         let used = state.used_blocks;
         let blocks = summary_blocks(state.entries.len(), used);

@@ -45,7 +45,7 @@ impl Engine {
             return;
         }
         self.complete_records(segment, payload);
-        self.rewrite_failed(segment, payload);
+        self.rewrite_failed(segment);
     }
 
     /// Rule 2: a record is complete when it is written and all earlier ones of its segment are.
@@ -57,7 +57,6 @@ impl Engine {
             self.log.segments.get_mut(segment).in_flight.pop_front();
             self.complete_record(key, payload);
         }
-        self.write_summary(segment, payload);
     }
 
     fn complete_record(&mut self, key: Key, payload: &mut dyn Payload) {

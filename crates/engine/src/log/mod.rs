@@ -144,6 +144,8 @@ pub(crate) struct Log {
     pub(crate) write_failures: u32,
     /// Order in which segments were opened.
     pub(crate) next_open_order: u64,
+    /// Closed segments whose summary is not on its way yet.
+    pub(crate) without_summary: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -177,6 +179,7 @@ impl Log {
             frontier_waiters: Vec::new(),
             write_failures: 0,
             next_open_order: 1,
+            without_summary: Vec::new(),
         }
     }
 

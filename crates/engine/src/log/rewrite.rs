@@ -31,7 +31,7 @@ impl Engine {
     }
 
     /// Writes again what a failed write took along, once nothing of it is at the device any more.
-    pub(crate) fn rewrite_failed(&mut self, segment: u32, payload: &mut dyn Payload) {
+    pub(crate) fn rewrite_failed(&mut self, segment: u32) {
         let in_flight = &self.log.segments.get(segment).in_flight;
         let Some(first) =
             in_flight.iter().position(|key| self.log.records[*key].state == RecordState::Failed)
@@ -73,8 +73,9 @@ impl Engine {
         if self.log.stream(stream).open.is_none() {
             self.log.segments.get_mut(to).state = SegmentState::Open;
             self.log.stream_mut(stream).open = Some(to);
+        } else {
+            self.log.without_summary.push(to);
         }
-        self.write_summary(segment, payload);
     }
 
     fn move_record(&mut self, key: Key, to: u32) {

@@ -154,7 +154,6 @@ fn with_summary() -> (World, u64) {
 
 /// Without one, recovery reads the segment whole, and its entries stay in memory.
 #[test]
-#[ignore = "a segment that is closed behind its last completion gets no summary"]
 fn a_segment_that_is_closed_when_nothing_of_it_is_under_way_gets_a_summary() {
     let mut world = of(CacheMode::Writeback);
     let mark = world.mark();
