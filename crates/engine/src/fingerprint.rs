@@ -79,7 +79,8 @@ impl Engine {
     /// At a clean stop: puts the fingerprints into the volume table.
     pub(crate) fn store_fingerprints(&mut self) {
         for (slot, crcs) in core::mem::take(&mut self.heads).found {
-            let is_sure = !self.volume(slot).has_lost_writes;
+            let volume = self.volume(slot);
+            let is_sure = !volume.has_lost_writes && !volume.had_write_errors;
             if let Some(stored) = self.superblock.volumes[usize::from(slot.0)].as_mut() {
                 stored.fingerprint = is_sure.then(|| combine(&crcs));
             }

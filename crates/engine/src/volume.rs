@@ -74,6 +74,8 @@ pub(crate) struct Volume {
     pub(crate) homed_since: Time,
     /// An origin flush failed: what it was to cover may be lost, and no later flush may hide that.
     pub(crate) has_lost_writes: bool,
+    /// A write or flush of the origin failed in this life: what it holds may change in a power cut.
+    pub(crate) had_write_errors: bool,
     pub(crate) dirty_blocks: u64,
     /// Dirty blocks exist that no client write is bringing home, in whatever mode.
     pub(crate) needs_writeback: bool,

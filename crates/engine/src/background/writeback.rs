@@ -593,6 +593,7 @@ impl Engine {
         run.has_failed |= result.is_err();
         let is_last = run.writes == 0;
         if result.is_err() {
+            self.volume_mut(slot).had_write_errors = true;
             self.volume_mut(slot).counters.origin_errors += 1;
         }
         if !is_last {

@@ -129,6 +129,7 @@ impl Engine {
         let volume = self.volume_mut(slot);
         if result.is_err() {
             volume.counters.origin_errors += 1;
+            volume.had_write_errors = true;
             // What was written home stays dirty and is written again; what went around the log has
             // no other copy, so its loss must stay visible.
             volume.homed.clear();

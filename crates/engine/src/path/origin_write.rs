@@ -156,6 +156,7 @@ impl Engine {
         if let Err(error) = result {
             let volume = self.volume_mut(unit.slot);
             volume.counters.origin_errors += 1;
+            volume.had_write_errors = true;
             volume.note_unsure(unit.start, unit.block_count);
             // The log has what the origin refused: it is dirty and written back later.
             volume.needs_writeback |= unit.route == Route::Through;

@@ -158,6 +158,7 @@ impl Engine {
             homed: Default::default(),
             homed_since: self.now,
             has_lost_writes: false,
+            had_write_errors: false,
             dirty_blocks: 0,
             needs_writeback: false,
             host_mark: HostMarkState::Clear,
