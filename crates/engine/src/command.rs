@@ -440,7 +440,7 @@ impl Engine {
             || !self.writeback.is_idle()
             || !self.reclaim.is_idle()
             || self.stop_stage == StopStage::Ending && !self.superblock_writer.is_idle()
-            || !self.misses_are_done()
+            || self.misses.len() > 0
             || self.volumes.iter().flatten().any(|volume| volume.command.is_some());
         if is_busy {
             return;
@@ -488,10 +488,6 @@ impl Engine {
             volume.flushes.join(Waiter::Nobody);
         }
         is_needed && !volume.has_lost_writes
-    }
-
-    fn misses_are_done(&self) -> bool {
-        self.misses.len() == 0
     }
 
     pub(crate) fn on_stop_durable(&mut self) {

@@ -4,7 +4,6 @@ use crate::engine::Engine;
 use crate::event::CommandError;
 use crate::event::Event;
 use crate::payload::Payload;
-use crate::units::VolumeSlot;
 use crate::volume::Service;
 use crate::wake::Ended;
 
@@ -57,7 +56,7 @@ impl Engine {
                 self.clear_index(slot);
                 self.volume_mut(slot).generation.0 += 1;
             } else {
-                self.fail_gated(slot, payload);
+                self.release_gated(slot, payload);
             }
             if let Some(command) = self.volume_mut(slot).command.take() {
                 self.end_command(command.id(), Err(CommandError::CacheFailed));
@@ -66,10 +65,6 @@ impl Engine {
         while let Some(id) = self.set_commands.pop_front() {
             self.end_command(id, Err(CommandError::CacheFailed));
         }
-    }
-
-    fn fail_gated(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
-        self.release_gated(slot, payload);
     }
 
     /// Lets the requests go that waited for the host state file.

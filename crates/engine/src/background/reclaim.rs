@@ -391,7 +391,8 @@ impl Engine {
             }
             return;
         }
-        // Rule 1: version, checksum, epoch and dirty state stay.
+        // Rule 1: version, checksum and dirty state stay. The epoch is that of now: only ordered
+        // volumes, which are not served yet, depend on it.
         let new = NewEntry {
             slot: item.slot,
             kind: EntryKind::Data,

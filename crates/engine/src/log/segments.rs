@@ -40,7 +40,6 @@ pub(crate) struct Segment {
     pub(crate) is_summary_under_way: bool,
     /// What is in it: while the device has no summary.
     pub(crate) entries: Vec<PlacedEntry>,
-    /// Number of entries, also when `entries` is not kept.
     pub(crate) bits: Arc<Bits>,
     pub(crate) live: u32,
     pub(crate) dirty: u32,

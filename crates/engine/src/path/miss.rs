@@ -303,7 +303,7 @@ impl Engine {
             payload.release(target.buffer);
             return;
         }
-        let has_writer = self.has_log_write(slot, block, block + 1);
+        let has_writer = self.volume(slot).locks.has_client_write(block, block + 1);
         let version = self.log.take_version();
         let miss = &mut self.misses[key];
         miss.version = version;
@@ -313,10 +313,6 @@ impl Engine {
         self.volume_mut(slot).misses.push(key);
         let span = Span { start: block, block_count: 1, target };
         self.submit_origin_read(slot, span, IoPurpose::Miss { miss: key }, payload);
-    }
-
-    fn has_log_write(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
-        self.volume(slot).locks.has_client_write(start, end)
     }
 
     /// Rule 12: a dirty block that cannot be read becomes an error entry of the same version.
