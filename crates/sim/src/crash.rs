@@ -136,7 +136,9 @@ impl World<'_> {
             volume.is_origin_whole |= slot.is_none();
             volume.writes_sectors = false;
             if slot.is_none() {
+                // The state file keeps its marks by volume id, and that id is never used again.
                 volume.is_marked_dirty = false;
+                volume.mark = HostMark::None;
                 self.check_origin(index, "origin of a detached volume")?;
             }
         }
