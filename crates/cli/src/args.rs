@@ -239,6 +239,7 @@ pub(crate) struct StatusArguments {
 Keys of a volume:
   cache_mode          writeback, writethrough, writearound, writeonly, passthrough
   sequential_cutoff   SIZE; longer read streams are not promoted; 0 = off
+  read_ahead          SIZE up to 1M; a small miss on a slow origin may fetch so much; 0 = off
   writeback_percent   0 to 100; share of the cache that may be dirty before writeback starts
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index

@@ -29,6 +29,7 @@ use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::policy::{Fifo, Policy};
 use crate::range_lock::LockOwner;
+use crate::read_ahead::AheadBlocks;
 use crate::recovery::Recovery;
 use crate::request::{Reply, Request};
 use crate::slab::{Key, Slab};
@@ -130,6 +131,7 @@ pub struct Engine {
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) log: Log,
     pub(crate) policy: Box<dyn Policy + Send>,
+    pub(crate) ahead: AheadBlocks,
     pub(crate) operations: Slab<Operation>,
     pub(crate) read_parts: Slab<crate::path::read::ReadPart>,
     pub(crate) units: Slab<Unit>,
@@ -189,6 +191,7 @@ impl Engine {
             volumes: Vec::new(),
             log,
             policy: Box::new(Fifo::new(cache_blocks)),
+            ahead: AheadBlocks::new(cache_blocks),
             operations: Slab::default(),
             read_parts: Slab::default(),
             units: Slab::default(),

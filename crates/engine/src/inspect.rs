@@ -101,7 +101,7 @@ impl Engine {
             .map(|v| v.index.complete.memory_bytes() + v.index.pending.memory_bytes())
             .sum();
         let blanks = self.log.blanks.len() * 96;
-        let policy = self.policy.memory_bytes();
+        let policy = self.policy.memory_bytes() + self.ahead.memory_bytes();
         (index + blanks + policy + self.log.segments.memory_bytes()) as u64
     }
 

@@ -34,6 +34,7 @@ mod path;
 pub mod payload;
 mod policy;
 mod range_lock;
+mod read_ahead;
 mod recovery;
 pub mod request;
 mod sequential;

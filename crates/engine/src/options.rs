@@ -1,6 +1,6 @@
 //! What the engine is told about its devices, its volumes and the operator's wishes.
 
-use crate::units::VolumeSlot;
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, VolumeSlot};
 
 /// How a volume uses the cache. See `docs/durability.md` for what can be lost in each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,11 +95,22 @@ pub struct VolumeSettings {
     pub sequential_cutoff_bytes: u64,
     /// Share of the cache that may be dirty before writeback starts, in percent.
     pub writeback_percent: u8,
+    /// Bytes that a small miss on a slow origin may fetch in all: the aligned window around it.
+    /// Whole blocks, at most [`READ_AHEAD_BYTES_MAX`]. Zero switches read-ahead off.
+    pub read_ahead_bytes: u32,
 }
 
+/// Largest window of read-ahead: one extent.
+pub const READ_AHEAD_BYTES_MAX: u32 = EXTENT_BLOCKS_MAX * BLOCK_BYTES as u32;
+
 impl Default for VolumeSettings {
-    /// 1 MiB is Open CAS's default; 10 % is bcache's `writeback_percent`.
+    /// 1 MiB is Open CAS's default; 10 % is bcache's `writeback_percent`; at 64 KiB a hard disk
+    /// of 150 MB/s transfers for .4 ms of a trip of 8 ms.
     fn default() -> Self {
-        VolumeSettings { sequential_cutoff_bytes: 1 << 20, writeback_percent: 10 }
+        VolumeSettings {
+            sequential_cutoff_bytes: 1 << 20,
+            writeback_percent: 10,
+            read_ahead_bytes: 64 << 10,
+        }
     }
 }

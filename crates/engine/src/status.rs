@@ -18,19 +18,22 @@ pub enum BypassReason {
     Overwritten,
     /// The block was written around the log and the origin was not flushed since.
     OriginNotFlushed,
+    /// A larger read around it failed on the origin.
+    OriginError,
     /// The cache device failed.
     CacheFailed,
 }
 
 impl BypassReason {
     /// All reasons, in the order of [`VolumeCounters::bypasses`].
-    pub const ALL: [BypassReason; 7] = [
+    pub const ALL: [BypassReason; 8] = [
         BypassReason::Sequential,
         BypassReason::Mode,
         BypassReason::NoRoom,
         BypassReason::Memory,
         BypassReason::Overwritten,
         BypassReason::OriginNotFlushed,
+        BypassReason::OriginError,
         BypassReason::CacheFailed,
     ];
 
@@ -44,8 +47,15 @@ impl BypassReason {
             BypassReason::Memory => "memory",
             BypassReason::Overwritten => "overwritten",
             BypassReason::OriginNotFlushed => "origin_not_flushed",
+            BypassReason::OriginError => "origin_error",
             BypassReason::CacheFailed => "cache_failed",
         }
+    }
+
+    /// Whether a copy was wanted and could not be kept; otherwise going around was meant.
+    #[must_use]
+    pub fn is_reject(self) -> bool {
+        !matches!(self, BypassReason::Sequential | BypassReason::Mode)
     }
 }
 
@@ -82,6 +92,10 @@ pub struct VolumeCounters {
     pub coalesced_misses: u64,
     /// Blocks copied from origin to cache.
     pub promoted_blocks: u64,
+    /// Blocks of these that nobody had asked for: read-ahead.
+    pub read_ahead_blocks: u64,
+    /// Blocks of these that were read later.
+    pub read_ahead_used_blocks: u64,
     /// Blocks not promoted, or written around, by reason; see [`BypassReason::ALL`].
     pub bypasses: [u64; BypassReason::ALL.len()],
     /// Clean blocks with a bad checksum that were read from the origin instead.

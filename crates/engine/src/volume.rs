@@ -8,6 +8,7 @@ use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::index::VolumeIndex;
 use crate::options::{CacheMode, OriginFacts, VolumeSettings};
 use crate::range_lock::RangeLocks;
+use crate::read_ahead::ReadAhead;
 use crate::request::Request;
 use crate::sequential::SequentialTracker;
 use crate::slab::Key;
@@ -63,6 +64,7 @@ pub(crate) struct Volume {
     pub(crate) locks: RangeLocks,
     pub(crate) misses: Vec<Key>,
     pub(crate) sequential: SequentialTracker,
+    pub(crate) read_ahead: ReadAhead,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted

@@ -277,6 +277,7 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
     VolumeSettings {
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
+        read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),
     }
 }
 

@@ -314,6 +314,7 @@ impl World<'_> {
             let Some(slot) = volume.slot else { continue };
             if let Some(status) = engine.volume_status(now, slot) {
                 self.stats.promoted_blocks += status.counters.promoted_blocks;
+                self.stats.read_ahead_blocks += status.counters.read_ahead_blocks;
                 self.stats.writeback_blocks += status.counters.writeback_blocks;
                 self.stats.read_hits += status.counters.read_hits;
             }

@@ -65,6 +65,7 @@ pub struct Stats {
     pub checkpoints: u64,
     pub reclaimed_segments: u64,
     pub promoted_blocks: u64,
+    pub read_ahead_blocks: u64,
     pub writeback_blocks: u64,
     pub read_hits: u64,
 }
@@ -73,7 +74,7 @@ pub struct Stats {
 impl Stats {
     /// All numbers with their names, in one order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 16] {
+    pub fn named(&self) -> [(&'static str, u64); 17] {
         [
             ("steps", self.steps),
             ("requests", self.requests),
@@ -89,6 +90,7 @@ impl Stats {
             ("checkpoints", self.checkpoints),
             ("reclaimed segments", self.reclaimed_segments),
             ("promoted blocks", self.promoted_blocks),
+            ("read ahead blocks", self.read_ahead_blocks),
             ("written back blocks", self.writeback_blocks),
             ("read hits", self.read_hits),
         ]

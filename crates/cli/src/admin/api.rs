@@ -94,6 +94,7 @@ pub(crate) struct Volume {
     pub(crate) state: String,
     pub(crate) cache_mode: String,
     pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) read_ahead_bytes: u32,
     pub(crate) writeback_percent: u8,
     pub(crate) cached_bytes: u64,
     pub(crate) cached_extent_count: u64,
@@ -125,8 +126,14 @@ pub(crate) struct VolumeCounters {
     pub(crate) error_count: u64,
     pub(crate) coalesced_miss_count: u64,
     pub(crate) promoted_block_count: u64,
-    /// Blocks that were not promoted, or written around, by reason.
+    /// Blocks of these that nobody had asked for.
+    pub(crate) read_ahead_block_count: u64,
+    /// Blocks of these that were read later.
+    pub(crate) read_ahead_used_block_count: u64,
+    /// Blocks that were meant to go around the cache, by reason.
     pub(crate) bypassed_block_counts: BTreeMap<String, u64>,
+    /// Blocks that should have been promoted and could not, by reason.
+    pub(crate) rejected_block_counts: BTreeMap<String, u64>,
     pub(crate) repaired_block_count: u64,
     pub(crate) poisoned_block_count: u64,
     pub(crate) writeback_block_count: u64,
@@ -205,6 +212,8 @@ pub(crate) struct SetRequest {
     pub(crate) volume: Option<String>,
     pub(crate) cache_mode: Option<String>,
     pub(crate) sequential_cutoff_bytes: Option<u64>,
+    /// A multiple of 4096, at most 1 MiB.
+    pub(crate) read_ahead_bytes: Option<u32>,
     pub(crate) writeback_percent: Option<u8>,
     /// The largest number means that there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,

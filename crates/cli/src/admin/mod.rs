@@ -249,6 +249,7 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
     let settings = VolumeSettings {
         sequential_cutoff_bytes: cutoff.unwrap_or(current.settings.sequential_cutoff_bytes),
         writeback_percent: request.writeback_percent.unwrap_or(current.settings.writeback_percent),
+        read_ahead_bytes: request.read_ahead_bytes.unwrap_or(current.settings.read_ahead_bytes),
     };
     if settings != current.settings {
         let volume = volume.to_owned();

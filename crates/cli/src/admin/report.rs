@@ -1,7 +1,5 @@
 //! From the shard's status to the API's.
 
-use std::collections::BTreeMap;
-
 use forebay_engine::status::{BypassReason, VolumeStatus};
 use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::state_file::set_id_text;
@@ -139,15 +137,16 @@ fn volume(status: &VolumeStatus) -> Volume {
     let counters = &status.counters;
     let reads = counters.read_hits + counters.read_misses + counters.read_partial_hits;
     let read_bytes = counters.read_hit_bytes + counters.read_miss_bytes;
-    let reasons: BTreeMap<String, u64> = BypassReason::ALL
-        .iter()
-        .zip(counters.bypasses)
-        .map(|(reason, count)| (reason.name().to_owned(), count))
-        .collect();
+    let counted = BypassReason::ALL.iter().zip(counters.bypasses);
+    let (rejects, bypasses): (Vec<_>, Vec<_>) = counted.partition(|(reason, _)| reason.is_reject());
+    let by_name = |counts: Vec<(&BypassReason, u64)>| {
+        counts.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+    };
     Volume {
         state: names::volume_state_name(status.state).to_owned(),
         cache_mode: names::mode_name(status.mode).to_owned(),
         sequential_cutoff_bytes: status.settings.sequential_cutoff_bytes,
+        read_ahead_bytes: status.settings.read_ahead_bytes,
         writeback_percent: status.settings.writeback_percent,
         cached_bytes: block_bytes(status.cached_blocks),
         cached_extent_count: status.cached_extents,
@@ -172,7 +171,10 @@ fn volume(status: &VolumeStatus) -> Volume {
             error_count: counters.errors,
             coalesced_miss_count: counters.coalesced_misses,
             promoted_block_count: counters.promoted_blocks,
-            bypassed_block_counts: reasons,
+            read_ahead_block_count: counters.read_ahead_blocks,
+            read_ahead_used_block_count: counters.read_ahead_used_blocks,
+            bypassed_block_counts: by_name(bypasses),
+            rejected_block_counts: by_name(rejects),
             repaired_block_count: counters.repaired_blocks,
             poisoned_block_count: counters.poisoned_blocks,
             writeback_block_count: counters.writeback_blocks,

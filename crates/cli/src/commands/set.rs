@@ -1,5 +1,8 @@
 //! `forebay set`: settings of a volume or of the cache set.
 
+use forebay_engine::options::READ_AHEAD_BYTES_MAX;
+use forebay_engine::units::BLOCK_BYTES;
+
 use crate::admin::api::SetRequest;
 use crate::admin::client;
 use crate::args::SetArguments;
@@ -7,7 +10,8 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 3] = ["cache_mode", "sequential_cutoff", "writeback_percent"];
+const VOLUME_KEYS: [&str; 4] =
+    ["cache_mode", "sequential_cutoff", "read_ahead", "writeback_percent"];
 const SET_KEYS: [&str; 2] = ["memory_max", "discard"];
 
 /// Runs the command.
@@ -59,6 +63,9 @@ fn parse(words: &[String]) -> Result<SetRequest, Failure> {
             "sequential_cutoff" => {
                 request.sequential_cutoff_bytes = Some(size::parse(value).map_err(bad)?);
             }
+            "read_ahead" => {
+                request.read_ahead_bytes = Some(parse_read_ahead(value).map_err(bad)?);
+            }
             "writeback_percent" => {
                 let percent = value.parse().ok().filter(|percent: &u8| *percent <= 100);
                 let range = || bad(format!("`{value}` is no whole number from 0 to 100"));
@@ -79,6 +86,13 @@ fn parse(words: &[String]) -> Result<SetRequest, Failure> {
         }
     }
     Ok(request)
+}
+
+fn parse_read_ahead(value: &str) -> Result<u32, String> {
+    let bytes = size::parse(value)?;
+    let is_whole = bytes % BLOCK_BYTES as u64 == 0;
+    let bytes = u32::try_from(bytes).ok().filter(|b| is_whole && *b <= READ_AHEAD_BYTES_MAX);
+    bytes.ok_or_else(|| format!("`{value}` is no multiple of 4K from 0 to 1M"))
 }
 
 fn refuse_misplaced(key: &str, volume: Option<&str>) -> Result<(), Failure> {
@@ -112,6 +126,7 @@ mod tests {
         assert_eq!(request.volume.as_deref(), Some("home"));
         assert_eq!(request.cache_mode.as_deref(), Some("writeback"));
         assert_eq!(request.sequential_cutoff_bytes, Some(4 << 20));
+        assert_eq!(parsed(&["home", "read_ahead=1M"]).unwrap().read_ahead_bytes, Some(1 << 20));
         let request = parsed(&["memory_max=none", "discard=off"]).unwrap();
         assert_eq!(request.memory_max_bytes, Some(u64::MAX));
         assert_eq!(request.discard_freed_segments, Some(false));
@@ -119,13 +134,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 9] = [
+        let bad: [&[&str]; 11] = [
             &["home"],
             &["home", "cache_mode"],
             &["home", "colour=red"],
             &["home", "memory_max=1G"],
             &["cache_mode=writeback"],
             &["home", "writeback_percent=101"],
+            &["home", "read_ahead=2M"],
+            &["home", "read_ahead=5000"],
             &["home", "cache_mode=fast"],
             &["discard=maybe"],
             &["memory_max=much"],

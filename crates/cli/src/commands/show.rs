@@ -56,6 +56,7 @@ struct VolumeReport {
     writeback_order: &'static str,
     generation: u64,
     sequential_cutoff_bytes: u64,
+    read_ahead_bytes: u32,
     writeback_percent: u8,
 }
 
@@ -139,6 +140,7 @@ fn volumes(superblock: &Superblock) -> Vec<VolumeReport> {
         },
         generation: volume.generation.0,
         sequential_cutoff_bytes: volume.settings.sequential_cutoff_bytes,
+        read_ahead_bytes: volume.settings.read_ahead_bytes,
         writeback_percent: volume.settings.writeback_percent,
     });
     report.collect()

@@ -132,14 +132,26 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         size::text(volume.dirty_bytes),
         size::text(volume.cached_bytes)
     )?;
-    let reasons: Vec<String> = counters
-        .bypassed_block_counts
-        .iter()
-        .filter(|(_, count)| **count > 0)
-        .map(|(reason, count)| format!("{reason} {count}"))
-        .collect();
-    if !reasons.is_empty() {
-        writeln!(text, "  bypassed    {} (blocks)", reasons.join(", "))?;
+    let by_reason = [
+        ("bypassed", &counters.bypassed_block_counts),
+        ("rejected", &counters.rejected_block_counts),
+    ];
+    for (name, counts) in by_reason {
+        let reasons: Vec<String> = counts
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(reason, count)| format!("{reason} {count}"))
+            .collect();
+        if !reasons.is_empty() {
+            writeln!(text, "  {name}    {} (blocks)", reasons.join(", "))?;
+        }
+    }
+    if counters.read_ahead_block_count > 0 {
+        writeln!(
+            text,
+            "  read-ahead  {} blocks, {} of them read since",
+            counters.read_ahead_block_count, counters.read_ahead_used_block_count
+        )?;
     }
     let troubles = [
         ("failed requests", counters.error_count),

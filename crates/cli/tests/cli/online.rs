@@ -49,6 +49,8 @@ fn settings_change_and_last() {
     scratch.cache_with_volume("writeback");
     let server = scratch.serve();
     scratch.run(&["set", "vol", "sequential_cutoff=4M", "writeback_percent=20"]).expect(0);
+    scratch.run(&["set", "vol", "read_ahead=128K"]).expect(0);
+    scratch.run(&["set", "vol", "read_ahead=2M"]).expect(2).says("multiple of 4K");
     scratch.run(&["set", "memory_max=64M", "discard=off"]).expect(0);
     scratch.run(&["set", "nobody", "writeback_percent=20"]).expect(4).says("nobody");
     scratch.run(&["set", "vol", "memory_max=1M"]).expect(2).says("cache set");
@@ -64,6 +66,7 @@ fn settings_change_and_last() {
     assert_eq!(server.terminate(), Some(0));
     let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
     assert_eq!(shown["volumes"][0]["sequential_cutoff_bytes"], 4 << 20);
+    assert_eq!(shown["volumes"][0]["read_ahead_bytes"], 128 << 10);
     assert_eq!(shown["memory_max_bytes"], 64 << 20);
     assert_eq!(shown["discard_freed_segments"], false);
 }

@@ -246,11 +246,15 @@ impl Engine {
             return;
         };
         let mut run: Option<u64> = None;
+        let mut never_read = 0;
         for offset in 0..piece.block_count {
             let at = CacheBlock(position.0 + u32::try_from(offset).expect("data pieces are small"));
             let is_winner = self.log.segments.is_live(at);
             let is_dirty = self.log.segments.is_dirty(at);
             let is_kept = is_winner && (is_dirty || self.keeps_clean(at));
+            if is_winner && !is_kept && self.ahead.take(at) {
+                never_read += 1;
+            }
             let block = piece.start + offset;
             match (is_kept, run) {
                 (true, None) => run = Some(block),
@@ -266,6 +270,7 @@ impl Engine {
             let piece = piece.clip(start, piece.end());
             self.reclaim.items.push(Item { slot, piece, attempts: 0 });
         }
+        self.volume_mut(slot).read_ahead.on_wasted(never_read);
     }
 
     fn keeps_clean(&mut self, position: CacheBlock) -> bool {

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
-use crate::options::{CacheMode, SetSettings, VolumeSettings};
+use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, SetSettings, VolumeSettings};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 /// Bytes of the superblock region and of its copy.
@@ -101,7 +101,8 @@ struct Slot {
     origin_path_bytes: U16,
     name: [u8; NAME_BYTES_MAX],
     origin_path: [u8; ORIGIN_PATH_BYTES_MAX],
-    reserved: [u8; 80],
+    read_ahead_bytes: U32,
+    reserved: [u8; 76],
 }
 
 const _: () = assert!(size_of::<Header>() == 184);
@@ -504,7 +505,8 @@ fn encode_slot(volume: &Volume) -> Slot {
         origin_path_bytes: length(&volume.origin_path),
         name,
         origin_path,
-        reserved: [0; 80],
+        read_ahead_bytes: volume.settings.read_ahead_bytes.into(),
+        reserved: [0; 76],
     }
 }
 
@@ -516,7 +518,7 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
         Corrupt::unless_equal(place, "bytes of a free slot", 0, nonzero.into())?;
         return Ok(None);
     }
-    let nonzero = raw.reserved != [0; 80];
+    let nonzero = raw.reserved != [0; 76];
     Corrupt::unless_equal(place, "reserved bytes", 0, nonzero.into())?;
     Corrupt::unless_at_most(place, "volume id", next_id.saturating_sub(1), raw.id.get())?;
     Corrupt::unless_at_most(place, "writeback percent", 100, raw.writeback_percent.into())?;
@@ -526,6 +528,11 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
     if logical != 512 {
         Corrupt::unless_equal(place, "logical block size", 4096, logical.into())?;
     }
+    let read_ahead_bytes = raw.read_ahead_bytes.get();
+    let most = READ_AHEAD_BYTES_MAX.into();
+    Corrupt::unless_at_most(place, "read-ahead", most, read_ahead_bytes.into())?;
+    let remainder = u64::from(read_ahead_bytes) % BLOCK_BYTES as u64;
+    Corrupt::unless_equal(place, "read-ahead remainder", 0, remainder)?;
     let writeback_order = match raw.writeback_order {
         0 => WritebackOrder::Coalescing,
         1 => WritebackOrder::Ordered,
@@ -548,6 +555,7 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
         settings: VolumeSettings {
             sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
             writeback_percent: raw.writeback_percent,
+            read_ahead_bytes,
         },
         fingerprint: (raw.has_fingerprint == 1).then(|| raw.fingerprint.get()),
     }))

@@ -141,6 +141,7 @@ impl Engine {
         self.push_entry(key, new, block);
         self.place(new, Place::Data(position));
         self.policy.on_placed(position, new.block_count);
+        self.ahead.on_placed(position, new.block_count);
         (key, position)
     }
 

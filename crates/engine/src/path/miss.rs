@@ -14,12 +14,15 @@ use crate::log::append::{Checksums, NewEntry};
 use crate::path::read::{Span, blocks_of};
 use crate::payload::{BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
-use crate::request::RequestError;
+use crate::request::{RequestError, RequestKind};
 use crate::slab::Key;
 use crate::status::BypassReason;
-use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, Version, VolumeSlot};
+use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, Time, Version, VolumeSlot};
 
-/// A request that waits for another's origin read.
+/// Reads of the origin that are no larger than this tell how long a trip takes: 64 KiB.
+const TRIP_BLOCKS_MAX: u64 = 16;
+
+/// A request that waits for an origin read that fetches more, or is another's.
 struct JoinedRead {
     operation: Key,
     span: Span,
@@ -41,6 +44,9 @@ pub(crate) struct Miss {
     joined: Vec<JoinedRead>,
     /// The bad copy that is being repaired.
     repairs: Option<CacheBlock>,
+    /// More is fetched than was asked, into a buffer of the engine. Those who asked are `joined`.
+    is_widened: bool,
+    started: Time,
 }
 
 impl Engine {
@@ -103,20 +109,86 @@ impl Engine {
         let version = self.log.take_version();
         self.operations[key].parts += 1;
         payload.retain(span.target.buffer);
+        let mut joined = Vec::new();
+        let window = if rejected.is_none() { self.widen(key, &span, payload) } else { None };
+        if window.is_some() {
+            self.operations[key].parts += 1;
+            joined.push(JoinedRead { operation: key, span });
+        }
+        let whole = window.unwrap_or(span);
         let miss = self.misses.insert(Miss {
             slot,
-            start: span.start,
-            block_count: span.block_count,
-            target: span.target,
+            start: whole.start,
+            block_count: whole.block_count,
+            target: whole.target,
             version,
             is_detached: has_writer,
             rejected,
             operation: key,
-            joined: Vec::new(),
+            joined,
             repairs: None,
+            is_widened: window.is_some(),
+            started: self.now,
         });
         self.volume_mut(slot).misses.push(miss);
-        self.submit_origin_read(slot, span, IoPurpose::Miss { miss }, payload);
+        self.submit_origin_read(slot, whole, IoPurpose::Miss { miss }, payload);
+    }
+
+    /// The window to fetch instead of `span`, in a buffer of the engine, if read-ahead is worth it.
+    fn widen(&mut self, key: Key, span: &Span, payload: &mut dyn Payload) -> Option<Span> {
+        let request = self.operations[key].request;
+        if request.kind == RequestKind::Prefetch {
+            return None;
+        }
+        let (start, end) = self.window_around(request.volume, span)?;
+        if !self.volume_mut(request.volume).read_ahead.widens_next() {
+            return None;
+        }
+        let bytes = usize::try_from(end - start).expect("a window") * BLOCK_BYTES;
+        let buffer = payload.allocate(bytes)?;
+        let length = u32::try_from(bytes).expect("1 MiB at most");
+        let target = BufferRange { buffer, offset: 0, length };
+        Some(Span { start, block_count: end - start, target })
+    }
+
+    /// The blocks around a small miss that lie in the same aligned window and could be promoted
+    /// with it: up to the nearest block of which a copy exists or that is being read already.
+    /// `None` if there is no such block, or no promotion now.
+    fn window_around(&self, slot: VolumeSlot, span: &Span) -> Option<(u64, u64)> {
+        let volume = self.volume(slot);
+        let window = u64::from(volume.settings.read_ahead_bytes) / BLOCK_BYTES as u64;
+        if span.block_count >= window || !volume.promotes() {
+            return None;
+        }
+        let mut start = span.start / window * window;
+        let mut end = (start + window).min(volume.block_count());
+        let blocks = u32::try_from(window).expect("1 MiB at most");
+        // Rules 4 and 9: what could not be promoted must not take the asked blocks along.
+        let is_hindered = span.end() > end
+            || volume.is_around(start, end)
+            || volume.locks.has_client_write(start, end)
+            || self.memory_bytes() >= self.settings.memory_max_bytes
+            || !self.has_room(Stream::Promote, blocks);
+        if is_hindered {
+            return None;
+        }
+        let mut copies = Vec::new();
+        self.winners(slot, start, end, &mut copies);
+        let copies = copies.iter().filter(|piece| piece.place != Place::Absent);
+        let misses = volume.misses.iter().map(|miss| &self.misses[*miss]);
+        let known = copies
+            .map(|piece| (piece.start, piece.end()))
+            .chain(misses.map(|miss| (miss.start, miss.start + miss.block_count)));
+        for (from, to) in known {
+            if to <= span.start {
+                start = start.max(to);
+            } else if from >= span.end() {
+                end = end.min(from);
+            } else {
+                return None;
+            }
+        }
+        (start < span.start || span.end() < end).then_some((start, end))
     }
 
     /// Reads whole blocks from the origin; what lies behind its end reads as zeroes.
@@ -166,6 +238,13 @@ impl Engine {
         let answer = result.map_err(|_| RequestError::Io);
         if result.is_err() {
             self.volume_mut(slot).counters.origin_errors += 1;
+        } else if !miss.is_widened && miss.block_count <= TRIP_BLOCKS_MAX {
+            let trip_ns = self.now.nanoseconds_since(miss.started);
+            self.volume_mut(slot).read_ahead.on_trip(trip_ns);
+        }
+        if result.is_err() && miss.is_widened {
+            self.read_as_asked(&miss, payload);
+            return;
         }
         for joined in &miss.joined {
             if result.is_ok() {
@@ -190,6 +269,18 @@ impl Engine {
             self.unlock(slot, LockOwner::Repair(key));
         }
         self.end_part(miss.operation, answer);
+        payload.release(miss.target.buffer);
+    }
+
+    /// The bad place may be one that nobody asked for: reads again what each reader wants.
+    fn read_as_asked(&mut self, miss: &Miss, payload: &mut dyn Payload) {
+        for reader in &miss.joined {
+            let reject = Some(BypassReason::OriginError);
+            self.read_missing(reader.operation, reader.span, reject, payload);
+            payload.release(reader.span.target.buffer);
+            self.end_part(reader.operation, Ok(()));
+        }
+        self.end_part(miss.operation, Ok(()));
         payload.release(miss.target.buffer);
     }
 
@@ -250,8 +341,17 @@ impl Engine {
             is_dirty: false,
         };
         let source = blocks_of(miss.target, miss.start, start, count);
-        self.append_data(Stream::Promote, new, source, Checksums::Compute, payload);
+        let (_, position) =
+            self.append_data(Stream::Promote, new, source, Checksums::Compute, payload);
         self.volume_mut(miss.slot).counters.promoted_blocks += count;
+        if miss.is_widened {
+            for (block, at) in (start..start + count).zip(position.0..) {
+                if !miss.joined.iter().any(|reader| reader.span.has(block)) {
+                    self.ahead.set(CacheBlock(at));
+                    self.volume_mut(miss.slot).counters.read_ahead_blocks += 1;
+                }
+            }
+        }
     }
 
     /// A clean block is bad on the cache device: reads it from the origin, answers with that, and
@@ -279,6 +379,8 @@ impl Engine {
             operation: key,
             joined: Vec::new(),
             repairs: Some(position),
+            is_widened: false,
+            started: self.now,
         });
         let owner = LockOwner::Repair(miss);
         let locks = &mut self.volume_mut(slot).locks;

@@ -38,6 +38,10 @@ impl Span {
         self.start + self.block_count
     }
 
+    pub(crate) fn has(&self, block: u64) -> bool {
+        self.start <= block && block < self.end()
+    }
+
     /// The part from `start` to `end`, which lie within the span.
     pub(crate) fn part(&self, start: u64, end: u64) -> Span {
         let target = blocks_of(self.target, self.start, start, end - start);
@@ -137,11 +141,12 @@ impl Engine {
         match piece.place {
             Place::Data(position) => {
                 let block_count = u32::try_from(piece.block_count).expect("data pieces are small");
-                self.policy.on_hit(position, block_count);
+                let slot = self.operations[key].request.volume;
+                self.note_hit(slot, position, block_count);
                 self.operations[key].parts += 1;
                 let part = ReadPart {
                     operation: key,
-                    slot: self.operations[key].request.volume,
+                    slot,
                     start: piece.start,
                     block_count,
                     position,
@@ -158,6 +163,24 @@ impl Engine {
                 self.operations[key].error.get_or_insert(RequestError::Io);
             }
             Place::Absent => unreachable!("the caller takes it for missing"),
+        }
+    }
+
+    /// Tells the policy. The first read of a block that was fetched ahead is what the miss is for
+    /// others: no sign yet that it is read again.
+    fn note_hit(&mut self, slot: VolumeSlot, position: CacheBlock, block_count: u32) {
+        let mut first_reads = 0;
+        for block in position.0..position.0 + block_count {
+            if self.ahead.take(CacheBlock(block)) {
+                first_reads += 1;
+            } else {
+                self.policy.on_hit(CacheBlock(block), 1);
+            }
+        }
+        if first_reads > 0 {
+            let volume = self.volume_mut(slot);
+            volume.read_ahead.on_used(first_reads);
+            volume.counters.read_ahead_used_blocks += u64::from(first_reads);
         }
     }
 

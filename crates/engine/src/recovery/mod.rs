@@ -152,6 +152,7 @@ impl Engine {
             locks: Default::default(),
             misses: Vec::new(),
             sequential: Default::default(),
+            read_ahead: Default::default(),
             flushes: Default::default(),
             around: Default::default(),
             unsure: Default::default(),

@@ -21,6 +21,7 @@ pub(crate) struct Setup {
     pub(crate) origin_bytes: u64,
     pub(crate) writeback_percent: u8,
     pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) read_ahead_bytes: u32,
     pub(crate) memory_max_bytes: u64,
     pub(crate) discards: bool,
     pub(crate) has_volatile_cache: bool,
@@ -35,6 +36,7 @@ impl Setup {
             origin_bytes: 2048 * BLOCK,
             writeback_percent: 100,
             sequential_cutoff_bytes: 0,
+            read_ahead_bytes: 0,
             memory_max_bytes: u64::MAX,
             discards: true,
             has_volatile_cache: true,
@@ -88,6 +90,7 @@ impl Setup {
             let volume = superblock.volumes[index].as_mut().expect("just added");
             volume.settings.writeback_percent = self.writeback_percent;
             volume.settings.sequential_cutoff_bytes = self.sequential_cutoff_bytes;
+            volume.settings.read_ahead_bytes = self.read_ahead_bytes;
             origins.push(self.fresh_origin(slot.0));
         }
         let size = usize::try_from(geometry.device_bytes).expect("devices are small");

@@ -10,5 +10,6 @@ mod flushes;
 mod full_cache;
 mod modes;
 mod odd_sizes;
+mod read_ahead;
 mod reads;
 mod repair;

@@ -1,0 +1,192 @@
+//! Read-ahead: a small miss on a slow origin fetches the window around it, while that proves
+//! useful.
+//!
+//! On a hard disk or a remote volume the trip is what costs: a transfer of 64 KiB adds a few per
+//! cent to a seek of milliseconds. Two measurements decide, not what the device says of itself (the
+//! kernel's `rotational` flag is true of every loop device): how long small reads of the origin
+//! take, and how many of the blocks that were fetched ahead were read before the cache dropped
+//! them. Free space costs nothing, so until the cache is full everything counts as useful.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::format::checkpoint::{clear_bit, set_bit};
+use crate::units::CacheBlock;
+
+/// A trip to the origin that takes this long makes a window worth its transfer: between a busy SATA
+/// SSD (.2 to .4 ms) and a hard disk or a remote volume (1 ms and more).
+const SLOW_TRIP_NS: u64 = 1_000_000;
+/// Trips that are measured before the first window is fetched.
+const TRIPS_MIN: u32 = 8;
+/// One miss of so many is left as it was asked, so that the measured trips stay those of small
+/// reads.
+const MEASURE_EVERY: u32 = 16;
+/// Dropped unread for each one that was read: with 15 blocks fetched ahead on a miss of 4 KiB, one
+/// read of 16 means that each window saved about one trip. The density at which writeback fills
+/// gaps, too (DESIGN section 4).
+const WASTED_PER_USED_MAX: u32 = 16;
+/// Blocks dropped unread before they count against read-ahead at all.
+const WASTED_MIN: u32 = 1024;
+/// While it does not pay, one miss of so many is tried, so that a change of the work is noticed.
+const TRY_EVERY: u32 = 64;
+/// Both counts are halved when their sum exceeds this, so that old times are forgotten.
+const HISTORY_BLOCKS: u32 = 16 * 1024;
+/// Weight of a new trip in the mean: 1/16.
+const MEAN_SHIFT: u32 = 4;
+
+/// What a volume has learned about its origin and its clients.
+#[derive(Default)]
+pub(crate) struct ReadAhead {
+    mean_trip_ns: u64,
+    trips: u32,
+    misses: u32,
+    used_blocks: u32,
+    wasted_blocks: u32,
+}
+
+impl ReadAhead {
+    /// Notes a read of the origin that was not widened.
+    pub(crate) fn on_trip(&mut self, nanoseconds: u64) {
+        if self.trips == 0 {
+            self.mean_trip_ns = nanoseconds;
+        } else {
+            self.mean_trip_ns -= self.mean_trip_ns >> MEAN_SHIFT;
+            self.mean_trip_ns += nanoseconds >> MEAN_SHIFT;
+        }
+        self.trips = self.trips.saturating_add(1);
+    }
+
+    /// Blocks fetched ahead were read.
+    pub(crate) fn on_used(&mut self, blocks: u32) {
+        self.used_blocks += blocks;
+        self.forget_old();
+    }
+
+    /// Blocks fetched ahead were dropped unread.
+    pub(crate) fn on_wasted(&mut self, blocks: u32) {
+        self.wasted_blocks += blocks;
+        self.forget_old();
+    }
+
+    fn forget_old(&mut self) {
+        if self.used_blocks + self.wasted_blocks > HISTORY_BLOCKS {
+            self.used_blocks /= 2;
+            self.wasted_blocks /= 2;
+        }
+    }
+
+    /// Whether the next miss fetches its window. Asked once for each miss that could.
+    pub(crate) fn widens_next(&mut self) -> bool {
+        self.misses = self.misses.wrapping_add(1);
+        let is_slow = self.trips >= TRIPS_MIN && self.mean_trip_ns >= SLOW_TRIP_NS;
+        let pays = self.wasted_blocks < WASTED_MIN
+            || self.wasted_blocks <= WASTED_PER_USED_MAX * self.used_blocks;
+        if pays {
+            is_slow && !self.misses.is_multiple_of(MEASURE_EVERY)
+        } else {
+            is_slow && self.misses.is_multiple_of(TRY_EVERY)
+        }
+    }
+}
+
+/// Which blocks of the cache device were fetched ahead and not read since. Lost at a restart.
+pub(crate) struct AheadBlocks {
+    bits: Vec<u64>,
+}
+
+impl AheadBlocks {
+    pub(crate) fn new(cache_blocks: u64) -> AheadBlocks {
+        let words =
+            usize::try_from(cache_blocks.div_ceil(64)).expect("bounded by CACHE_BLOCKS_MAX");
+        AheadBlocks { bits: vec![0; words] }
+    }
+
+    /// Blocks were placed here, by whatever stream: nothing of before counts.
+    pub(crate) fn on_placed(&mut self, position: CacheBlock, block_count: u32) {
+        for block in position.0..position.0 + block_count {
+            clear_bit(&mut self.bits, block);
+        }
+    }
+
+    pub(crate) fn set(&mut self, position: CacheBlock) {
+        set_bit(&mut self.bits, position.0);
+    }
+
+    /// Whether the block was fetched ahead and not read yet; from now on it is not.
+    pub(crate) fn take(&mut self, position: CacheBlock) -> bool {
+        clear_bit(&mut self.bits, position.0)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bits.len() * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn widened_of(read_ahead: &mut ReadAhead, misses: u32) -> usize {
+        (0..misses).filter(|_| read_ahead.widens_next()).count()
+    }
+
+    fn on_slow_origin() -> ReadAhead {
+        let mut read_ahead = ReadAhead::default();
+        for _ in 0..TRIPS_MIN {
+            read_ahead.on_trip(8_000_000);
+        }
+        read_ahead
+    }
+
+    #[test]
+    fn only_a_slow_origin_is_asked_for_more() {
+        assert_eq!(widened_of(&mut ReadAhead::default(), 64), 0, "nothing is known yet");
+        let mut fast = ReadAhead::default();
+        for _ in 0..100 {
+            fast.on_trip(100_000);
+        }
+        assert_eq!(widened_of(&mut fast, 64), 0);
+        assert_eq!(widened_of(&mut on_slow_origin(), 64), 60, "four are left to measure");
+    }
+
+    #[test]
+    fn an_origin_that_becomes_fast_is_noticed() {
+        let mut read_ahead = on_slow_origin();
+        for _ in 0..64 {
+            read_ahead.on_trip(100_000);
+        }
+        assert_eq!(widened_of(&mut read_ahead, 64), 0);
+    }
+
+    #[test]
+    fn waste_stops_it_and_use_starts_it_again() {
+        let mut read_ahead = on_slow_origin();
+        read_ahead.on_used(WASTED_MIN / WASTED_PER_USED_MAX - 1);
+        read_ahead.on_wasted(WASTED_MIN);
+        assert_eq!(widened_of(&mut read_ahead, 6400), 100, "one of 64 is tried");
+        read_ahead.on_used(1);
+        assert_eq!(widened_of(&mut read_ahead, 64), 60);
+    }
+
+    #[test]
+    fn old_waste_is_forgotten() {
+        let mut read_ahead = on_slow_origin();
+        read_ahead.on_wasted(HISTORY_BLOCKS);
+        assert_eq!(widened_of(&mut read_ahead, 64), 1);
+        for _ in 0..HISTORY_BLOCKS / 8 {
+            read_ahead.on_used(1);
+        }
+        assert_eq!(widened_of(&mut read_ahead, 64), 60);
+    }
+
+    #[test]
+    fn a_block_is_fetched_ahead_until_it_is_read_or_replaced() {
+        let mut ahead = AheadBlocks::new(256);
+        ahead.set(CacheBlock(7));
+        ahead.set(CacheBlock(200));
+        assert!(ahead.take(CacheBlock(7)));
+        assert!(!ahead.take(CacheBlock(7)));
+        ahead.on_placed(CacheBlock(192), 16);
+        assert!(!ahead.take(CacheBlock(200)));
+    }
+}
