@@ -185,6 +185,13 @@ impl Engine {
     }
 
     fn attach(&mut self, id: CommandId, new: &NewVolume, facts: OriginFacts) {
+        // A detach frees its line of the table some steps before it ends: the slot is not free yet.
+        let is_leaving =
+            |slot: VolumeSlot| self.volumes.get(usize::from(slot.0)).is_some_and(Option::is_some);
+        if self.superblock.free_slot().is_some_and(is_leaving) {
+            self.end_command(id, Err(CommandError::Busy));
+            return;
+        }
         let slot = match self.superblock.add_volume(new) {
             Ok(slot) => slot,
             Err(error) => {

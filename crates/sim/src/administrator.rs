@@ -252,6 +252,7 @@ impl World<'_> {
         }
         self.life.is_serving = true;
         for volume in &mut self.volumes {
+            volume.entry = TableEntry::Known;
             if volume.is_served() {
                 // The higher generation is durable, so nothing needs the mark any more.
                 volume.mark = HostMark::None;

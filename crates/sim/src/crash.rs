@@ -130,7 +130,9 @@ impl World<'_> {
                 );
                 return violation("the volume table lost a change", text);
             }
-            (volume.slot, volume.mode, volume.entry) = (slot, mode, TableEntry::Known);
+            // A change that was under way may still be lost with the device's cache: what the table
+            // says is certain once recovery has flushed it.
+            (volume.slot, volume.mode) = (slot, mode);
             // One that comes from a mode with dirty data is whole when recovery has drained it.
             volume.is_origin_whole &= !mode.keeps_dirty();
             volume.is_origin_whole |= slot.is_none();
@@ -230,7 +232,10 @@ impl World<'_> {
         self.decay();
         for index in 0..self.volumes.len() {
             let volume = &mut self.volumes[index];
-            let is_free = volume.slot.is_none();
+            let is_free = volume.slot.is_none() && volume.entry == TableEntry::Known;
+            if volume.slot.is_none() && !is_free {
+                continue;
+            }
             // A host that may have dirty data in the cache refuses to serve without it.
             if !volume.is_marked_dirty && self.random.percent(if is_free { 30 } else { 6 }) {
                 if !is_free {

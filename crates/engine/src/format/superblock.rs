@@ -334,9 +334,8 @@ impl Superblock {
         if self.volumes.iter().flatten().any(|volume| volume.name == new.name) {
             return Err(AddVolumeError::NameTaken);
         }
-        let slot =
-            self.volumes.iter().position(Option::is_none).ok_or(AddVolumeError::TableFull)?;
-        self.volumes[slot] = Some(Volume {
+        let slot = self.free_slot().ok_or(AddVolumeError::TableFull)?;
+        self.volumes[usize::from(slot.0)] = Some(Volume {
             id: VolumeId(self.next_volume_id),
             generation: Generation(1),
             name: new.name.clone(),
@@ -349,7 +348,14 @@ impl Superblock {
             fingerprint: None,
         });
         self.next_volume_id += 1;
-        Ok(VolumeSlot(u16::try_from(slot).expect("VOLUMES_MAX fits")))
+        Ok(slot)
+    }
+
+    /// The slot that the next volume gets.
+    #[must_use]
+    pub fn free_slot(&self) -> Option<VolumeSlot> {
+        let slot = self.volumes.iter().position(Option::is_none)?;
+        Some(VolumeSlot(u16::try_from(slot).expect("VOLUMES_MAX fits")))
     }
 
     /// The volume in `slot`.

@@ -176,6 +176,7 @@ impl Engine {
         if self.volumes.len() <= index {
             self.volumes.resize_with(index + 1, || None);
         }
+        assert!(self.volumes[index].is_none(), "a slot has one volume");
         self.volumes[index] = Some(volume);
     }
 

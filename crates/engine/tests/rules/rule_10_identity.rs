@@ -1,6 +1,6 @@
 //! Rule 10: identity of volumes, generations, and the host state file.
 
-use forebay_engine::event::{Command, Event, SavedMark};
+use forebay_engine::event::{Command, CommandError, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::status::VolumeState;
@@ -135,6 +135,22 @@ fn detach_voids_and_ids_are_never_used_again() {
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(ORIGINAL)));
+}
+
+#[test]
+fn a_slot_is_not_free_before_its_detach_has_ended() {
+    let mut world = of(CacheMode::Writeback);
+    world.write_now(0, 0, 1, 1);
+    let detach = world.command(Command::Detach { volume: SLOT });
+    world.settle_except(cache::superblock);
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = Command::Attach { volume, facts };
+    let early = world.command(attach.clone());
+    world.settle();
+    assert_eq!(world.command_result(early), Some(Err(CommandError::Busy)));
+    assert_eq!(world.command_result(detach), Some(Ok(Some(SLOT))));
+    assert_eq!(world.command_now(attach), Ok(Some(SLOT)));
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
 }
 
 #[test]
