@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 use crate::engine::{Engine, Phase};
 use crate::format::superblock::Superblock;
 use crate::index::{BlankKind, Place};
+use crate::log::STREAMS;
 use crate::log::segments::SegmentState;
 use crate::status::{BlockState, SetCounters, SetStatus, VolumeState, VolumeStatus};
 use crate::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
@@ -47,6 +48,7 @@ impl Engine {
             cached_blocks: volumes().map(|v| v.index.complete.data_block_count()).sum(),
             dirty_blocks: volumes().map(|v| v.dirty_blocks).sum(),
             memory_bytes: self.memory_bytes(),
+            memory_floor_bytes: self.memory_floor_bytes(),
             settings: self.settings,
             recovery_ms: self.recovery_ms,
             recovered_records: self.recovered_records,
@@ -103,6 +105,30 @@ impl Engine {
         let blanks = self.log.blanks.len() * 96;
         let policy = self.policy.memory_bytes() + self.ahead.memory_bytes();
         (index + blanks + policy + self.log.segments.memory_bytes()) as u64
+    }
+
+    /// Memory beyond the bound. The engine promotes nothing while it is at the bound, and reclaims
+    /// clean segments while it is over it, so that only dirty data can hold it there, and that is
+    /// written back.
+    pub(crate) fn excess_memory_bytes(&self) -> u64 {
+        if self.settings.memory_max_bytes == u64::MAX {
+            return 0;
+        }
+        self.memory_bytes().saturating_sub(self.settings.memory_max_bytes)
+    }
+
+    /// Segments to be freed for the memory bound, by what they take for checksums and bits.
+    pub(crate) fn excess_segments(&self) -> u32 {
+        let excess = self.excess_memory_bytes();
+        let each = self.log.segments.bytes_per_segment() as u64;
+        u32::try_from(excess.div_ceil(each)).unwrap_or(u32::MAX)
+    }
+
+    /// Memory that the set needs with nothing cached.
+    fn memory_floor_bytes(&self) -> u64 {
+        let open = STREAMS.len() * self.log.segments.bytes_per_segment();
+        let fixed = self.policy.memory_bytes() + self.ahead.memory_bytes();
+        (fixed + open + self.log.segments.table_bytes()) as u64
     }
 
     /// What waits for what, for people who look into a stall.

@@ -207,6 +207,8 @@ pub struct SetStatus {
     pub dirty_blocks: u64,
     /// Bytes of memory of index, checksums and bits.
     pub memory_bytes: u64,
+    /// Bytes of these that the set needs with nothing cached: a lower bound cannot be kept.
+    pub memory_floor_bytes: u64,
     /// Settings in force.
     pub settings: SetSettings,
     /// Milliseconds that recovery took.

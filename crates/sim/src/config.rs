@@ -16,6 +16,7 @@ use crate::workload::Mixture;
 /// Share of writeback volumes whose origin alone must be a crash state at any moment; none before
 /// the engine writes back in flush epochs.
 const ORDERED_PERCENT: u64 = 0;
+const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
@@ -284,7 +285,7 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
 /// Settings of the set, old or new.
 pub(crate) fn set_settings(random: &mut Random) -> SetSettings {
     SetSettings {
-        memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, MIB, 128 * 1024]),
+        memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, 128 * KIB, 32 * KIB, 0]),
         discard_freed_segments: random.percent(70),
     }
 }

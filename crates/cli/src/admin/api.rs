@@ -39,6 +39,7 @@ pub(crate) struct CacheSet {
     pub(crate) occupancy: f64,
     /// Memory of index, checksums and bits.
     pub(crate) memory_bytes: u64,
+    pub(crate) memory_floor_bytes: u64,
     /// Absent if there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,
     pub(crate) discard_freed_segments: bool,

@@ -26,7 +26,7 @@ use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::exit::{Exit, Failure};
-use crate::names;
+use crate::{names, size};
 use api::{AttachRequest, Done, ErrorReply, SetRequest, Status, VolumeRequest};
 
 /// How long answers under way may take to reach their clients when the daemon ends.
@@ -268,10 +268,18 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
 
 async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {
     let status = shard_status(handle).await?;
-    let current = status
-        .set
-        .map(|set| set.status.settings)
-        .ok_or_else(|| Failure::usage("this server has no cache set"))?;
+    let set = status.set.ok_or_else(|| Failure::usage("this server has no cache set"))?.status;
+    let current = set.settings;
+    if let Some(wanted) = request.memory_max_bytes
+        && wanted < set.memory_floor_bytes
+    {
+        return Err(Failure::usage(format!(
+            "memory_max={} cannot be kept: this cache set needs {} with nothing cached",
+            size::text(wanted),
+            size::text(set.memory_floor_bytes)
+        ))
+        .or("choose more, or make a cache with larger segments"));
+    }
     let discard = request.discard_freed_segments;
     let settings = SetSettings {
         memory_max_bytes: request.memory_max_bytes.unwrap_or(current.memory_max_bytes),

@@ -82,6 +82,7 @@ fn cache_set(report: &SetReport) -> CacheSet {
         dirty_bytes: block_bytes(status.dirty_blocks),
         occupancy: ratio(used_segments.into(), status.segments.into()).unwrap_or(0.0),
         memory_bytes: status.memory_bytes,
+        memory_floor_bytes: status.memory_floor_bytes,
         memory_max_bytes: Some(status.settings.memory_max_bytes).filter(|max| *max != u64::MAX),
         discard_freed_segments: status.settings.discard_freed_segments,
         recovery_ms: status.recovery_ms,

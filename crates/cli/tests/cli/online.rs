@@ -54,6 +54,7 @@ fn settings_change_and_last() {
     scratch.run(&["set", "memory_max=64M", "discard=off"]).expect(0);
     scratch.run(&["set", "nobody", "writeback_percent=20"]).expect(4).says("nobody");
     scratch.run(&["set", "vol", "memory_max=1M"]).expect(2).says("cache set");
+    scratch.run(&["set", "memory_max=1K"]).expect(2).says("with nothing cached");
     scratch.run(&["set", "vol", "cache_mode=quick"]).expect(2).says("writearound");
     let volume = scratch.volume();
     assert_eq!(volume["sequential_cutoff_bytes"], 4 << 20);

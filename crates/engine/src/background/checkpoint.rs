@@ -95,9 +95,9 @@ impl Engine {
         since >= size * LOG_PER_CHECKPOINT || self.wants_segments_back()
     }
 
-    /// Whether reclaimed segments wait for a checkpoint while few are free.
+    /// Whether reclaimed segments wait for a checkpoint while few are free or memory is short.
     fn wants_segments_back(&self) -> bool {
-        self.is_short_of_segments()
+        (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
             && self.log.segments.iter().any(|(_, segment)| {
                 matches!(segment.state, SegmentState::Dropped(_)) && !segment.is_reusable
             })

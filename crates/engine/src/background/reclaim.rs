@@ -98,6 +98,11 @@ impl Engine {
         self.log.segments.free_count() < self.low_segments()
     }
 
+    /// Whether reclaim has something to do: for space, or for memory.
+    fn is_reclaim_due(&self) -> bool {
+        self.has_clients() && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
+    }
+
     /// Segments that will be free once a checkpoint is durable.
     fn dropped_count(&self) -> u32 {
         let dropped = self.log.segments.iter().filter(|(_, segment)| {
@@ -111,7 +116,7 @@ impl Engine {
             return;
         }
         match self.reclaim.state {
-            State::Idle if self.is_short_of_segments() && self.has_clients() => {
+            State::Idle if self.is_reclaim_due() => {
                 self.free_segments();
                 self.drop_dead_segments();
                 self.choose_victims();
@@ -141,7 +146,8 @@ impl Engine {
     fn choose_victims(&mut self) {
         let target = self.low_segments() + (self.log.segments.len() / 64).max(2);
         let soon = self.log.segments.free_count() + self.dropped_count();
-        let wanted = (target.saturating_sub(soon) as usize).min(VICTIMS_MAX);
+        let for_memory = self.excess_segments().saturating_sub(self.dropped_count());
+        let wanted = (target.saturating_sub(soon).max(for_memory) as usize).min(VICTIMS_MAX);
         if wanted == 0 {
             return;
         }
@@ -155,25 +161,29 @@ impl Engine {
         candidates.sort_unstable();
         let clean: Vec<u32> =
             candidates.iter().filter(|(.., dirty)| *dirty == 0).map(|c| c.1).take(wanted).collect();
-        if clean.len() < wanted {
+        let has_dirty = candidates.iter().any(|(.., dirty)| *dirty > 0);
+        if clean.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
-        let chosen = if clean.is_empty() && !self.can_writeback_help() {
-            self.least_dirty(&candidates)
-        } else {
-            clean
-        };
+        let chosen =
+            if clean.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
+                self.least_dirty(&candidates)
+            } else {
+                clean
+            };
         if chosen.is_empty() {
             return;
         }
         // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of
-        // the rest.
-        self.reclaim.keep_budget =
-            if self.log.segments.free_count() > RESERVE_SEGMENTS + SPARE_SEGMENTS {
-                self.relocation_room() / 2
-            } else {
-                0
-            };
+        // the rest. Over the memory bound none is kept: dirty entries always fit, clean ones go.
+        self.reclaim.keep_budget = if self.log.segments.free_count()
+            > RESERVE_SEGMENTS + SPARE_SEGMENTS
+            && for_memory == 0
+        {
+            self.relocation_room() / 2
+        } else {
+            0
+        };
         for segment in chosen {
             self.log.segments.get_mut(segment).state = SegmentState::Reclaiming;
             let victim = Victim { segment, is_loaded: false, ranges: Vec::new(), is_spared: false };

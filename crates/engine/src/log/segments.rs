@@ -255,8 +255,17 @@ impl SegmentTable {
     /// Bytes of memory for checksums and bits.
     pub(crate) fn memory_bytes(&self) -> usize {
         let used = self.segments.len() - self.free.len();
+        self.table_bytes() + used * self.bytes_per_segment()
+    }
+
+    /// Bytes of memory that a segment with data takes for its checksums and bits.
+    pub(crate) fn bytes_per_segment(&self) -> usize {
         let bits = 2 * self.segment_blocks.div_ceil(64) as usize * 8;
+        self.segment_blocks as usize * size_of::<Crc32c>() + bits
+    }
+
+    /// Bytes of memory of the table alone.
+    pub(crate) fn table_bytes(&self) -> usize {
         self.segments.len() * size_of::<Segment>()
-            + used * (self.segment_blocks as usize * size_of::<Crc32c>() + bits)
     }
 }

@@ -1,7 +1,8 @@
 //! Reads: hits, misses, partial hits, joined misses, promotion and what cancels it.
 
+use forebay_engine::event::Command;
 use forebay_engine::io::IoError;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::request::{RequestError, Served};
 use forebay_engine::status::BypassReason;
 
@@ -136,6 +137,26 @@ fn memory_max_stops_promotion_and_fails_no_request() {
     assert_eq!(world.bypassed(0, BypassReason::Memory), 1);
     world.write_now(0, 0, 4, 1);
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)), "dirty entries always fit");
+}
+
+#[test]
+fn a_lower_memory_bound_drops_clean_data_and_brings_dirty_data_home() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 40;
+    let mut world = setup.start();
+    for part in 0..80 {
+        world.write_now(0, part * 16, 16, 1);
+    }
+    let before = world.status();
+    assert!(before.memory_bytes > before.memory_floor_bytes + 4096);
+    let memory_max_bytes = before.memory_floor_bytes + 2048;
+    let settings = SetSettings { memory_max_bytes, discard_freed_segments: true };
+    world.command_now(Command::SetCacheSet { settings }).expect("durable");
+    world.idle();
+    let after = world.status();
+    assert!(after.memory_bytes <= memory_max_bytes, "{after:?}");
+    assert_eq!(world.look(0, 0..80 * 16), vec![Content::Tag(1); 80 * 16]);
+    assert!(world.status().memory_bytes <= memory_max_bytes, "what was read is not promoted");
 }
 
 #[test]
