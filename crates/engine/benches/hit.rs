@@ -1,0 +1,336 @@
+//! What a hit costs the engine itself: no device, no socket, no system call.
+//!
+//! Blocks are written to a cache device that keeps nothing, in random order, so that each is an
+//! extent of its own. All have the same content. A read of a block is answered at once without any
+//! transfer, into a buffer that holds that content already, so that the engine finds its checksum
+//! good. What is timed is a round of a host: requests in, operations out, completions in, replies
+//! out. The checksum is part of it and is also timed alone.
+//!
+//! `cargo bench -p forebay-engine --bench hit` prints a table, with `-- --json` what
+//! `cargo xtask bench` reads.
+
+use std::hint::black_box;
+
+use forebay_engine::Engine;
+use forebay_engine::event::{Event, SavedMark};
+use forebay_engine::format::checkpoint::Checkpoint;
+use forebay_engine::format::crc32c;
+use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
+use forebay_engine::io::{Device, Io, IoKind};
+use forebay_engine::options::{
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings,
+};
+use forebay_engine::payload::{BufferId, BufferRange, Payload};
+use forebay_engine::request::{Durability, Request, RequestId, RequestKind, Served};
+use forebay_engine::units::{Crc32c, Time, VolumeSlot};
+
+const BLOCK: u64 = 4096;
+const VOLUME: VolumeSlot = VolumeSlot(0);
+/// Extents in the index, as powers of two: one that the processor's caches hold, and one that they
+/// do not.
+const EXTENTS_LOG2: [u32; 2] = [14, 20];
+/// Requests that are handed in before the engine is asked what to do.
+const DEPTHS: [u64; 2] = [1, 32];
+/// Times that each figure is measured.
+const ROUNDS: usize = 3;
+/// Hits of a round; some hundred milliseconds.
+const HITS: u64 = 1 << 19;
+/// Writes that are handed in at a time to fill the cache.
+const FILL_DEPTH: u64 = 32;
+
+/// Buffers of the host. Those of the engine's own metadata are made as it asks for them.
+#[derive(Default)]
+struct Buffers {
+    slots: Vec<Vec<u8>>,
+    references: Vec<u32>,
+    free: Vec<u32>,
+}
+
+impl Buffers {
+    fn range(&self, range: BufferRange) -> &[u8] {
+        let from = range.offset as usize;
+        &self.slots[range.buffer.0 as usize][from..from + range.length as usize]
+    }
+
+    fn range_mut(&mut self, range: BufferRange) -> &mut [u8] {
+        let from = range.offset as usize;
+        &mut self.slots[range.buffer.0 as usize][from..from + range.length as usize]
+    }
+}
+
+impl Payload for Buffers {
+    fn allocate(&mut self, bytes: usize) -> Option<BufferId> {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Vec::new());
+            self.references.push(0);
+            u32::try_from(self.slots.len() - 1).expect("few buffers")
+        });
+        self.slots[slot as usize].resize(bytes, 0);
+        self.references[slot as usize] = 1;
+        Some(BufferId(slot))
+    }
+
+    fn retain(&mut self, buffer: BufferId) {
+        self.references[buffer.0 as usize] += 1;
+    }
+
+    fn release(&mut self, buffer: BufferId) {
+        let references = &mut self.references[buffer.0 as usize];
+        *references -= 1;
+        if *references == 0 {
+            self.free.push(buffer.0);
+        }
+    }
+
+    fn checksum(&self, block: BufferRange) -> Crc32c {
+        crc32c(self.range(block))
+    }
+
+    fn copy(&mut self, from: BufferRange, to: BufferRange) {
+        let bytes = self.range(from).to_vec();
+        self.range_mut(to).copy_from_slice(&bytes);
+    }
+
+    fn zero(&mut self, range: BufferRange) {
+        self.range_mut(range).fill(0);
+    }
+
+    fn metadata(&self, range: BufferRange) -> &[u8] {
+        self.range(range)
+    }
+
+    fn metadata_mut(&mut self, range: BufferRange) -> &mut [u8] {
+        self.range_mut(range)
+    }
+}
+
+/// The engine, with devices that do nothing.
+struct Host {
+    engine: Engine,
+    buffers: Buffers,
+    /// The content of every block that is ever written or read.
+    block: BufferId,
+    /// Operations taken out and not completed.
+    open: Vec<Io>,
+    now: u64,
+    next: u64,
+    extents: u64,
+}
+
+impl Host {
+    /// An engine that serves, with so many extents of one block in its index.
+    fn with_extents(extents: u64) -> Host {
+        // A third more than the blocks, for headers and so that nothing is short of room.
+        let cache_bytes = (extents * BLOCK / 3 * 4).max(64 << 20);
+        let origin_bytes = 2 * extents * BLOCK;
+        let geometry = Geometry::new(cache_bytes, None).expect("large enough");
+        let set_id = *b"a bench, no disk";
+        let mut superblock = Superblock::new(set_id, geometry, "bench");
+        let volume = NewVolume {
+            name: "bench".to_owned(),
+            origin_path: "/nowhere".to_owned(),
+            size_bytes: origin_bytes,
+            logical_block_bytes: 4096,
+            mode: CacheMode::Writeback,
+        };
+        superblock.add_volume(&volume).expect("it fits");
+        superblock.volumes[0].as_mut().expect("just added").settings =
+            VolumeSettings { writeback_percent: 100, ..VolumeSettings::default() };
+        let checkpoint = Checkpoint::empty(&geometry).encode(&set_id, &geometry);
+        let cache = CacheFacts {
+            size_bytes: geometry.device_bytes,
+            has_volatile_cache: true,
+            supports_discard: false,
+        };
+        let facts = OriginFacts {
+            size_bytes: origin_bytes,
+            optimal_io_bytes: 0,
+            is_rotational: true,
+            has_volatile_cache: true,
+            supports_discard: false,
+        };
+        let opening = OriginOpening { slot: VOLUME, facts: Some(facts), mark: HostMark::None };
+        let engine = Engine::recover(Time(0), superblock, cache, &[opening]);
+        let mut buffers = Buffers::default();
+        let block = buffers.allocate(BLOCK as usize).expect("there is memory");
+        let whole = BufferRange { buffer: block, offset: 0, length: BLOCK as u32 };
+        buffers.range_mut(whole).fill(0x5A);
+        let open = Vec::new();
+        let mut host = Host { engine, buffers, block, open, now: 0, next: 0, extents };
+        host.recover(&geometry, &checkpoint);
+        host.fill();
+        host
+    }
+
+    /// Lets the engine find a device that was just formatted: nothing but an empty checkpoint.
+    fn recover(&mut self, geometry: &Geometry, checkpoint: &[u8]) {
+        loop {
+            while let Some(io) = self.engine.poll_io(&mut self.buffers) {
+                if let IoKind::Read { offset_bytes, slices } = &io.kind {
+                    let mut at = *offset_bytes;
+                    for range in slices.as_slice() {
+                        let bytes = self.buffers.range_mut(*range);
+                        bytes.fill(0);
+                        let from = at.wrapping_sub(geometry.checkpoint_offset);
+                        let stored = usize::try_from(from).ok().and_then(|at| checkpoint.get(at..));
+                        if let Some(stored) = stored.filter(|_| io.device == Device::Cache) {
+                            let length = stored.len().min(bytes.len());
+                            bytes[..length].copy_from_slice(&stored[..length]);
+                        }
+                        at += u64::from(range.length);
+                    }
+                }
+                self.complete(&io);
+            }
+            while let Some(event) = self.engine.poll_event() {
+                match event {
+                    Event::Serving => return,
+                    Event::RecoveryFailed(error) => panic!("an empty device recovers: {error}"),
+                    _ => {}
+                }
+            }
+            self.pass_time();
+        }
+    }
+
+    fn complete(&mut self, io: &Io) {
+        self.engine.handle_io_complete(Time(self.now), io.id, Ok(()), &mut self.buffers);
+    }
+
+    fn pass_time(&mut self) {
+        if let Some(Time(wakeup)) = self.engine.poll_wakeup() {
+            self.now = self.now.max(wakeup) + 1;
+            self.engine.handle_time(Time(self.now), &mut self.buffers);
+        }
+    }
+
+    /// The block that the `index`th extent begins at. An odd factor meets each once, in no order;
+    /// every other block stays out, so that no two make one extent.
+    fn block_of(&self, index: u64) -> u64 {
+        2 * (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.extents)
+    }
+
+    fn hand_in(&mut self, block: u64, kind: RequestKind) {
+        self.next += 1;
+        let request = Request {
+            id: RequestId(self.next),
+            volume: VOLUME,
+            offset_bytes: block * BLOCK,
+            length_bytes: BLOCK,
+            kind,
+        };
+        self.engine.handle_request(Time(self.now), request, &mut self.buffers);
+    }
+
+    /// Takes out and completes operations until none is left; the number of replies.
+    fn run(&mut self, served: Served) -> u64 {
+        let mut replies = 0;
+        loop {
+            while let Some(io) = self.engine.poll_io(&mut self.buffers) {
+                self.open.push(io);
+            }
+            while let Some(reply) = self.engine.poll_reply() {
+                assert_eq!((reply.result, reply.served), (Ok(()), served));
+                replies += 1;
+            }
+            while let Some(event) = self.engine.poll_event() {
+                if let Event::DirtyBegins { volume } = event {
+                    let mark = SavedMark::DirtyPossible;
+                    self.engine.handle_host_state_saved(Time(self.now), volume, mark);
+                }
+            }
+            if self.open.is_empty() {
+                return replies;
+            }
+            while let Some(io) = self.open.pop() {
+                self.complete(&io);
+            }
+        }
+    }
+
+    fn fill(&mut self) {
+        let (buffer, durability) = (self.block, Durability::Completed);
+        for first in (0..self.extents).step_by(FILL_DEPTH as usize) {
+            for index in first..first + FILL_DEPTH {
+                let block = self.block_of(index);
+                self.hand_in(block, RequestKind::Write { buffer, durability });
+            }
+            let mut replies = self.run(Served::NoRead);
+            while replies < FILL_DEPTH {
+                self.pass_time();
+                replies += self.run(Served::NoRead);
+            }
+        }
+        let status = self.engine.volume_status(Time(self.now), VOLUME).expect("it is served");
+        assert_eq!(status.cached_extents, self.extents, "each block is an extent");
+        assert_eq!(status.dirty_blocks, self.extents, "nothing was written back");
+    }
+
+    /// Nanoseconds of CPU time of a hit, with so many at a time.
+    fn time_hits(&mut self, depth: u64) -> f64 {
+        let buffer = self.block;
+        let mut random = 1u64;
+        let before = cpu_nanoseconds();
+        for _ in 0..HITS / depth {
+            for _ in 0..depth {
+                // The factor and the summand of Knuth's MMIX; the high bits are good enough.
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                let block = self.block_of(random >> 32);
+                self.hand_in(block, RequestKind::Read { buffer });
+            }
+            assert_eq!(self.run(Served::Cache), depth);
+        }
+        (cpu_nanoseconds() - before) as f64 / HITS as f64
+    }
+}
+
+/// CPU time of this thread; what others take of the processor meanwhile does not count.
+fn cpu_nanoseconds() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat");
+    let text = text.expect("the kernel counts the time of threads");
+    let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
+    first.expect("the first number is the time on a processor")
+}
+
+/// Nanoseconds of the checksum of one block.
+fn time_checksum() -> f64 {
+    let block = [0x5Au8; BLOCK as usize];
+    let before = cpu_nanoseconds();
+    for _ in 0..HITS {
+        black_box(crc32c(black_box(&block)));
+    }
+    (cpu_nanoseconds() - before) as f64 / HITS as f64
+}
+
+fn rounds(mut measure: impl FnMut() -> f64) -> [f64; ROUNDS] {
+    std::array::from_fn(|_| measure())
+}
+
+fn main() {
+    let is_json = std::env::args().any(|argument| argument == "--json");
+    let mut lines = Vec::new();
+    for log2 in EXTENTS_LOG2 {
+        let mut host = Host::with_extents(1 << log2);
+        for depth in DEPTHS {
+            let hit_ns = rounds(|| host.time_hits(depth));
+            lines.push((host.extents, depth, hit_ns));
+        }
+    }
+    let checksum_ns = rounds(time_checksum);
+    if is_json {
+        let rows: Vec<String> = lines
+            .iter()
+            .map(|(extents, depth, hit_ns)| {
+                format!(r#"{{"extents":{extents},"depth":{depth},"hit_ns":{hit_ns:?}}}"#)
+            })
+            .collect();
+        println!(r#"{{"rows":[{}],"checksum_ns":{checksum_ns:?}}}"#, rows.join(","));
+        return;
+    }
+    for (extents, depth, hit_ns) in lines {
+        println!("{extents:>8} extents, {depth:>2} at a time: {hit_ns:.0?} ns a hit");
+    }
+    println!("of which the checksum: {checksum_ns:.0?} ns");
+}
