@@ -4,6 +4,7 @@
 //! error is only returned where a command cannot do its work at all. No build logic lives
 //! elsewhere.
 
+mod bench;
 mod check;
 mod packages;
 mod process;
@@ -46,6 +47,8 @@ enum Command {
     Check,
     /// Run all tests; the last line is `N passed, N failed, N skipped`.
     Test(test::Options),
+    /// Measure on this machine, and write docs/performance.md.
+    Bench(bench::Options),
     /// Run the simulator, or replay one of its runs.
     Sim(replay::SimOptions),
     /// Run a fuzzer, or replay one of its runs.
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Sim(options) => replay::sim(&options),
         Command::Fuzz(options) => replay::fuzz(&options),
     };

@@ -1,6 +1,7 @@
-//! Foreign programs that the tests talk to, and the distribution packages they come in.
+//! Foreign programs that tests and bench talk to, and the distribution packages they come in.
 //!
-//! A program that is missing is no error here: the tests that need it are skipped by name.
+//! A program that is missing is no error here: the tests that need it are skipped by name, the
+//! figures that need it are left out.
 
 use std::fmt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -18,6 +19,35 @@ pub(crate) enum Install {
     IfPossible,
     /// Only print the command.
     Never,
+}
+
+/// What the programs are wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Purpose {
+    Tests,
+    Bench,
+}
+
+/// What the bench measures with, and against.
+const BENCH_PROGRAMS: [&str; 4] = ["fio", "nbdkit", "qemu-nbd", "mount"];
+
+impl Purpose {
+    fn uses(self, probe: Probe) -> bool {
+        match (self, probe) {
+            (Purpose::Tests, _) => true,
+            (Purpose::Bench, Probe::Program(name)) => BENCH_PROGRAMS.contains(&name),
+            (Purpose::Bench, _) => false,
+        }
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Purpose::Tests => write!(f, "some tests"),
+            Purpose::Bench => write!(f, "some figures"),
+        }
+    }
 }
 
 /// What the tests use.
@@ -91,7 +121,8 @@ impl Probe {
     }
 }
 
-fn has_program(name: &str) -> bool {
+/// Whether a program is in the search path, or where administrators keep theirs.
+pub(crate) fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path);
     let folders = folders.chain(ADMINISTRATOR_FOLDERS.iter().map(Into::into));
@@ -117,13 +148,13 @@ fn is_success(command: &mut Command) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Says what the tests lack, and installs it if that is wanted and possible.
-pub(crate) fn prepare(install: Install) -> anyhow::Result<()> {
-    let missing = missing_tools();
+/// Says what is lacking for `purpose`, and installs it if that is wanted and possible.
+pub(crate) fn prepare(purpose: Purpose, install: Install) -> anyhow::Result<()> {
+    let missing = missing_tools(purpose);
     if missing.is_empty() {
         return Ok(());
     }
-    println!("missing for some tests: {}", list(&missing));
+    println!("missing for {purpose}: {}", list(&missing));
     if !is_debian_like() {
         println!(
             "install them with the tools of this distribution; Debian has them in the packages"
@@ -138,15 +169,16 @@ pub(crate) fn prepare(install: Install) -> anyhow::Result<()> {
         return Ok(());
     }
     install_packages(&missing)?;
-    let missing = missing_tools();
+    let missing = missing_tools(purpose);
     if !missing.is_empty() {
-        println!("still missing, their tests are skipped: {}", list(&missing));
+        println!("still missing, {purpose} are left out: {}", list(&missing));
     }
     Ok(())
 }
 
-fn missing_tools() -> Vec<&'static Tool> {
-    TOOLS.iter().filter(|tool| !tool.probe.is_present()).collect()
+fn missing_tools(purpose: Purpose) -> Vec<&'static Tool> {
+    let is_missing = |tool: &&Tool| purpose.uses(tool.probe) && !tool.probe.is_present();
+    TOOLS.iter().filter(is_missing).collect()
 }
 
 fn list(tools: &[&Tool]) -> String {
@@ -245,6 +277,12 @@ mod tests {
         std::fs::write(folder.path().join("linux-source-9.9.tar.xz"), "").unwrap();
         assert!(has_kernel_source(folder.path()));
         assert!(!has_kernel_source(&folder.path().join("nowhere")));
+    }
+
+    #[test]
+    fn every_program_of_the_bench_has_a_package() {
+        let used = TOOLS.iter().filter(|tool| Purpose::Bench.uses(tool.probe));
+        assert_eq!(used.count(), BENCH_PROGRAMS.len());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 
-use crate::packages::{self, Install};
+use crate::packages::{self, Install, Purpose};
 use crate::workspace::Workspace;
 use crate::{Outcome, process};
 
@@ -47,7 +47,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let started = Instant::now();
     let workspace = Workspace::load()?;
     let install = if options.no_install { Install::Never } else { Install::IfPossible };
-    packages::prepare(install)?;
+    packages::prepare(Purpose::Tests, install)?;
     let target_folder = workspace.metadata.target_directory.as_std_path();
     let skip_log = create_skip_log(target_folder)?;
     let mut command = test_command(options, target_folder);

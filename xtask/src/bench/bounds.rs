@@ -1,0 +1,202 @@
+//! The bounds of the design, each against what was measured. Nothing here is written by hand: a
+//! verdict follows from the figures of the same run.
+
+use serde::Serialize;
+
+use super::contender::Contender;
+use super::ground::Medium;
+use super::nbd::{self, Work};
+use super::recovery;
+use super::report::Report;
+use super::spread::Spread;
+
+/// Blocks of a batch from which on the bound on SSD bytes holds.
+const BATCH_BLOCKS_MIN: f64 = 8.0;
+
+/// Whether a bound is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Verdict {
+    Met,
+    Missed,
+    NotMeasured,
+}
+
+impl Verdict {
+    pub(super) fn text(self) -> &'static str {
+        match self {
+            Verdict::Met => "met",
+            Verdict::Missed => "**missed**",
+            Verdict::NotMeasured => "not measured",
+        }
+    }
+}
+
+/// On which side of a limit a figure has to be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Limit {
+    AtLeast(f64),
+    AtMost(f64),
+    Below(f64),
+}
+
+impl Limit {
+    fn holds(self, value: f64) -> bool {
+        match self {
+            Limit::AtLeast(limit) => value >= limit,
+            Limit::AtMost(limit) => value <= limit,
+            Limit::Below(limit) => value < limit,
+        }
+    }
+
+    fn text(self, unit: &str) -> String {
+        match self {
+            Limit::AtLeast(limit) => format!("at least {limit}{unit}"),
+            Limit::AtMost(limit) => format!("at most {limit}{unit}"),
+            Limit::Below(limit) => format!("below {limit}{unit}"),
+        }
+    }
+}
+
+/// A bound, and how it stands.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Bound {
+    /// What is done.
+    pub(super) work: String,
+    pub(super) bound: String,
+    pub(super) measured: String,
+    pub(super) verdict: Verdict,
+}
+
+impl Bound {
+    fn new(work: String, limit: Limit, unit: &str, measured: Option<Spread>) -> Bound {
+        let verdict = match measured {
+            None => Verdict::NotMeasured,
+            Some(spread) if limit.holds(spread.median) => Verdict::Met,
+            Some(_) => Verdict::Missed,
+        };
+        let measured = measured.map_or_else(|| "–".to_owned(), |spread| spread.text(2) + unit);
+        Bound { work, bound: limit.text(unit), measured, verdict }
+    }
+}
+
+/// All bounds that the parts of `report` say something of.
+pub(super) fn judge(report: &Report) -> Vec<Bound> {
+    let mut bounds = Vec::new();
+    if let Some(rows) = &report.nbd {
+        bounds.extend(front_end_bounds(rows));
+    }
+    if let Some(engine) = &report.engine {
+        bounds.extend(engine.rows.iter().map(|row| {
+            let work = format!(
+                "CPU of the engine on a hit, no I/O; {} extents, {} at a time",
+                row.extents, row.depth
+            );
+            Bound::new(work, Limit::Below(1.5), " us", row.hit_us())
+        }));
+    }
+    if let Some(rows) = &report.ssd_bytes {
+        let batches = rows.iter().filter_map(|row| {
+            let batch = row.spread(|sample| sample.batch_blocks)?;
+            (batch.median >= BATCH_BLOCKS_MIN).then_some((row, batch.median))
+        });
+        bounds.extend(batches.map(|(row, batch)| {
+            let title = row.title;
+            let work = format!("SSD bytes per client byte; {title}, batches of {batch:.0} blocks");
+            let measured = row.spread(|sample| sample.written_per_byte);
+            Bound::new(work, Limit::AtMost(1.5), "", measured)
+        }));
+    }
+    if let Some(recovery) = &report.recovery {
+        bounds.extend(recovery_bounds(&recovery.rows));
+    }
+    bounds
+}
+
+fn front_end_bounds(rows: &[nbd::Row]) -> Vec<Bound> {
+    let iops = |sample: &nbd::Sample| sample.figures.iops;
+    let cpu = nbd::Sample::cpu_per_million;
+    let find = |medium, work, contender| {
+        rows.iter()
+            .find(|row| row.medium == medium && row.work == work && row.contender == contender)
+    };
+    let ratio = |medium, work, other, value: fn(&nbd::Sample) -> f64| {
+        let ours = find(medium, work, Contender::Forebay)?;
+        ratios(ours, find(medium, work, other)?, value)
+    };
+    let title = |medium: Medium, work: Work, what: &str| {
+        format!("{}, {}: {what}", work.title(), medium.title())
+    };
+    let (ram, hits) = (Medium::Ram, Work::HitsDepth32);
+    let mut bounds = vec![
+        Bound::new(
+            title(ram, hits, "IOPS over those of `nbdkit file`"),
+            Limit::AtLeast(0.95),
+            "",
+            ratio(ram, hits, Contender::NbdkitFile, iops),
+        ),
+        Bound::new(
+            title(ram, hits, "server CPU per request over that of `nbdkit file` (aim 0.7)"),
+            Limit::AtMost(1.0),
+            "",
+            ratio(ram, hits, Contender::NbdkitFile, cpu),
+        ),
+    ];
+    let what = "IOPS over those of the bare device through the same front end";
+    let on_ram = "the same without any SSD, for which the bound was not made";
+    for (work, limit) in [(Work::WritesDepth32, 0.9), (Work::WriteFlushDepth1, 0.7)] {
+        for (medium, what) in [(Medium::Disk, what), (Medium::Ram, on_ram)] {
+            let measured = ratio(medium, work, Contender::Bare, iops);
+            let limit = Limit::AtLeast(limit);
+            bounds.push(Bound::new(title(medium, work, what), limit, "", measured));
+        }
+    }
+    bounds
+}
+
+/// `ours` over `theirs`, repetition by repetition.
+pub(super) fn ratios(
+    ours: &nbd::Row,
+    theirs: &nbd::Row,
+    value: impl Fn(&nbd::Sample) -> f64,
+) -> Option<Spread> {
+    let pairs = ours.samples.iter().zip(&theirs.samples);
+    Spread::of(pairs.map(|(ours, theirs)| value(ours) / value(theirs)))
+}
+
+/// Of the largest log of each length of extents.
+fn recovery_bounds(rows: &[recovery::Row]) -> Vec<Bound> {
+    let limits = [(64 << 10, 10.0), (4 << 10, 90.0)];
+    let largest = |extent_bytes: u64| {
+        let rows = rows.iter().filter(move |row| row.extent_bytes == extent_bytes);
+        rows.max_by_key(|row| row.cache_bytes)
+    };
+    let bound = |(extent_bytes, limit): (u64, f64)| {
+        let work = format!(
+            "recovery per TiB at 1 GB/s, extents of {} KiB (extrapolated)",
+            extent_bytes >> 10
+        );
+        let measured =
+            largest(extent_bytes).and_then(recovery::Row::seconds_per_tib_at_assumed_rate);
+        Bound::new(work, Limit::AtMost(limit), " s", measured)
+    };
+    limits.into_iter().map(bound).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn verdict(limit: Limit, values: &[f64]) -> Verdict {
+        Bound::new(String::new(), limit, "", Spread::of(values.iter().copied())).verdict
+    }
+
+    #[test]
+    fn the_median_decides() {
+        assert_eq!(verdict(Limit::AtLeast(0.9), &[0.95, 0.2, 0.9]), Verdict::Met);
+        assert_eq!(verdict(Limit::AtLeast(0.9), &[0.95, 0.2, 0.89]), Verdict::Missed);
+        assert_eq!(verdict(Limit::AtMost(1.0), &[1.0]), Verdict::Met);
+        assert_eq!(verdict(Limit::Below(1.5), &[1.5]), Verdict::Missed);
+        assert_eq!(verdict(Limit::Below(1.5), &[]), Verdict::NotMeasured);
+    }
+}

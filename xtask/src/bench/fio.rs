@@ -1,0 +1,220 @@
+//! fio: the client of all servers, and what its JSON says.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+use super::interrupt;
+
+/// What fio does in one phase.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// As `--rw` has it.
+    pub(super) pattern: &'static str,
+    pub(super) block_bytes: u64,
+    pub(super) depth: u32,
+    /// Part of the device that is used, from its start.
+    pub(super) span_bytes: u64,
+    pub(super) end: End,
+    /// Further options.
+    pub(super) more: &'static [&'static str],
+}
+
+/// When a phase ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum End {
+    /// After so many seconds.
+    Time { seconds: u64 },
+    /// After so many bytes, or seconds if they pass first.
+    TimeOrBytes { seconds: u64, bytes: u64 },
+    /// After so many bytes.
+    Bytes(u64),
+}
+
+/// Flushes after each write.
+pub(super) const FLUSH_EACH: &[&str] = &["--fsync=1"];
+/// Blocks may be met again before all were met once.
+pub(super) const REPEATS: &[&str] = &["--norandommap"];
+
+/// What a phase came to.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Figures {
+    /// Reads and writes, without flushes.
+    pub(super) requests: u64,
+    pub(super) seconds: f64,
+    /// Reads and writes a second.
+    pub(super) iops: f64,
+    /// From submission to completion of reads and writes.
+    pub(super) latency: Percentiles,
+    /// Likewise of flushes, if there were any.
+    pub(super) flush_latency: Option<Percentiles>,
+}
+
+/// Latencies in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(super) struct Percentiles {
+    pub(super) p50_us: f64,
+    pub(super) p99_us: f64,
+}
+
+/// Runs `job` on the export at `uri`; its files are in `folder`.
+pub(super) fn run_over_nbd(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Figures> {
+    let mut command = command(job);
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    run(command, folder)
+}
+
+/// Bytes a second that `file` is read with in long pieces, with direct I/O.
+pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
+    let bytes = file.metadata().with_context(|| format!("cannot find {}", file.display()))?.len();
+    let block_bytes = 1 << 20;
+    let job = Job {
+        pattern: "read",
+        block_bytes,
+        depth: 8,
+        span_bytes: bytes / block_bytes * block_bytes,
+        end: End::Time { seconds },
+        more: &["--direct=1", "--ioengine=io_uring"],
+    };
+    let mut command = command(&job);
+    command.arg(format!("--filename={}", file.display()));
+    let folder = file.parent().context("a file is in a folder")?;
+    Ok(run(command, folder)?.iops * block_bytes as f64)
+}
+
+fn command(job: &Job) -> Command {
+    let mut command = Command::new("fio");
+    command.args(["--name=bench", "--output-format=json", "--randrepeat=1"]);
+    // From submission on: over NBD much of a short request passes while it is submitted, which
+    // fio's completion latency leaves out.
+    command.args(["--lat_percentiles=1", "--clat_percentiles=0"]);
+    command.arg(format!("--rw={}", job.pattern));
+    command.arg(format!("--bs={}", job.block_bytes));
+    command.arg(format!("--iodepth={}", job.depth));
+    command.arg(format!("--size={}", job.span_bytes));
+    match job.end {
+        End::Time { seconds } => {
+            command.arg("--time_based").arg(format!("--runtime={seconds}"));
+        }
+        End::TimeOrBytes { seconds, bytes } => {
+            command.arg(format!("--io_size={bytes}")).arg(format!("--runtime={seconds}"));
+        }
+        End::Bytes(bytes) => {
+            command.arg(format!("--io_size={bytes}"));
+        }
+    }
+    command.args(job.more);
+    command
+}
+
+fn run(mut command: Command, folder: &Path) -> anyhow::Result<Figures> {
+    let output: PathBuf = folder.join("fio.json");
+    command.arg(format!("--output={}", output.display()));
+    command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    let status = interrupt::wait_for(&mut command)?;
+    let text = std::fs::read_to_string(&output).unwrap_or_default();
+    if !status.success() {
+        bail!("{}: {status}\n{}", crate::process::describe(&command), text.trim_end());
+    }
+    figures(&text)
+}
+
+/// The parts of fio's JSON that are used.
+#[derive(Deserialize)]
+struct Document {
+    jobs: Vec<JobResult>,
+}
+
+#[derive(Deserialize)]
+struct JobResult {
+    error: i64,
+    read: Direction,
+    write: Direction,
+    sync: Flushes,
+}
+
+#[derive(Deserialize)]
+struct Direction {
+    total_ios: u64,
+    /// Milliseconds.
+    runtime: u64,
+    lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Flushes {
+    total_ios: u64,
+    lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    #[serde(default)]
+    percentile: std::collections::BTreeMap<String, f64>,
+}
+
+impl Latency {
+    fn percentiles(&self) -> Option<Percentiles> {
+        let us = |key: &str| self.percentile.get(key).map(|nanoseconds| nanoseconds / 1e3);
+        Some(Percentiles { p50_us: us("50.000000")?, p99_us: us("99.000000")? })
+    }
+}
+
+fn figures(text: &str) -> anyhow::Result<Figures> {
+    // Notes may stand before the document.
+    let start = text.find('{').context("fio printed no JSON")?;
+    let document: Document =
+        serde_json::from_str(&text[start..]).context("fio printed JSON that is not understood")?;
+    let job = document.jobs.first().context("fio ran no job")?;
+    if job.error != 0 {
+        bail!("fio ended with error {}: {text}", job.error);
+    }
+    let requests = job.read.total_ios + job.write.total_ios;
+    let seconds = job.read.runtime.max(job.write.runtime) as f64 / 1e3;
+    let busier = if job.read.total_ios > job.write.total_ios { &job.read } else { &job.write };
+    let latency = busier.lat_ns.percentiles().context("fio measured no latencies")?;
+    let flush_latency = job.sync.lat_ns.percentiles().filter(|_| job.sync.total_ios > 0);
+    if requests == 0 || seconds == 0.0 {
+        bail!("fio did nothing: {text}");
+    }
+    Ok(Figures { requests, seconds, iops: requests as f64 / seconds, latency, flush_latency })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = r#"fio: a note
+{"fio version": "fio-3.33", "jobs": [{"error": 0,
+ "read": {"total_ios": 0, "runtime": 0, "lat_ns": {"min": 0}},
+ "write": {"total_ios": 5000, "runtime": 2000,
+   "lat_ns": {"percentile": {"50.000000": 11000, "99.000000": 45500}}},
+ "sync": {"total_ios": 4999, "lat_ns": {"percentile": {"50.000000": 7000, "99.000000": 9000}}}}]}
+"#;
+
+    #[test]
+    fn figures_are_read_from_the_document() {
+        let figures = figures(OUTPUT).expect("it is whole");
+        assert_eq!((figures.requests, figures.seconds, figures.iops), (5000, 2.0, 2500.0));
+        assert_eq!((figures.latency.p50_us, figures.latency.p99_us), (11.0, 45.5));
+        assert_eq!(figures.flush_latency.expect("it flushed").p99_us, 9.0);
+    }
+
+    #[test]
+    fn a_job_that_failed_is_an_error() {
+        assert!(figures(&OUTPUT.replace("\"error\": 0", "\"error\": 5")).is_err());
+        assert!(figures("fio: engine nbd not loadable").is_err());
+    }
+
+    #[test]
+    fn an_end_by_bytes_is_not_stretched_over_the_time() {
+        let end = End::TimeOrBytes { seconds: 3, bytes: 4096 };
+        let job =
+            Job { pattern: "write", block_bytes: 1, depth: 1, span_bytes: 1, end, more: REPEATS };
+        let text = crate::process::describe(&command(&job));
+        assert!(text.contains("--io_size=4096 --runtime=3"), "{text}");
+        assert!(!text.contains("--time_based"), "{text}");
+    }
+}

@@ -1,0 +1,167 @@
+//! The product, driven through its command line as anybody would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use serde::Deserialize;
+
+use super::ground::Ground;
+use super::interrupt;
+use super::server::{Ready, Server};
+use crate::workspace::Workspace;
+use crate::{Outcome, process};
+
+/// Name of the volume and of its export.
+pub(super) const VOLUME: &str = "bench";
+
+/// The released binary.
+pub(super) struct Program(PathBuf);
+
+/// A daemon with one volume.
+pub(super) struct Daemon {
+    pub(super) server: Server,
+    pub(super) uri: String,
+    admin: PathBuf,
+}
+
+/// The parts of `forebay status --json` that are used.
+#[derive(Deserialize)]
+struct Report {
+    daemons: Vec<Status>,
+}
+
+/// State of a daemon.
+#[derive(Clone, Deserialize)]
+pub(super) struct Status {
+    pub(super) cache_set: CacheSet,
+    exports: Vec<Export>,
+}
+
+#[derive(Clone, Deserialize)]
+pub(super) struct CacheSet {
+    pub(super) cached_bytes: u64,
+    pub(super) dirty_bytes: u64,
+    pub(super) occupancy: f64,
+    pub(super) memory_bytes: u64,
+    pub(super) recovery_ms: u64,
+    pub(super) counters: SetCounters,
+}
+
+#[derive(Clone, Deserialize)]
+pub(super) struct SetCounters {
+    pub(super) record_count: u64,
+    pub(super) client_bytes: u64,
+    pub(super) promoted_bytes: u64,
+    pub(super) relocated_bytes: u64,
+    pub(super) cache_written_bytes: u64,
+    pub(super) space_wait_count: u64,
+}
+
+#[derive(Clone, Deserialize)]
+struct Export {
+    volume: Volume,
+}
+
+#[derive(Clone, Deserialize)]
+pub(super) struct Volume {
+    pub(super) cached_extent_count: u64,
+    /// Absent if nothing was read.
+    pub(super) hit_ratio_requests: Option<f64>,
+    pub(super) counters: VolumeCounters,
+}
+
+#[derive(Clone, Deserialize)]
+pub(super) struct VolumeCounters {
+    pub(super) writeback_block_count: u64,
+}
+
+impl Status {
+    /// The one volume.
+    pub(super) fn volume(&self) -> anyhow::Result<&Volume> {
+        Ok(&self.exports.first().context("the status names no export")?.volume)
+    }
+}
+
+/// The URI of an export behind a Unix socket.
+pub(super) fn uri(export: &str, socket: &Path) -> String {
+    format!("nbd+unix:///{export}?socket={}", socket.display())
+}
+
+impl Program {
+    /// Builds it with optimization.
+    pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Program> {
+        let mut command = process::cargo();
+        command.args(["build", "--release", "--locked", "--package=forebay-cli", "--bin=forebay"]);
+        if process::run(command.current_dir(workspace.root()))? == Outcome::Failed {
+            bail!("forebay does not build");
+        }
+        let target = workspace.metadata.target_directory.as_std_path();
+        Ok(Program(target.join("release/forebay")))
+    }
+
+    /// The command to add arguments to, free of what the environment may say.
+    pub(super) fn command(&self) -> Command {
+        let mut command = Command::new(&self.0);
+        for variable in ["FOREBAY_ADMIN", "FOREBAY_LOG", "NOTIFY_SOCKET"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// Makes a cache set of the file `cache` with an `origin` in writeback mode. A file that is not
+    /// there is made with `bytes` and written in full; one that is there is used again.
+    pub(super) fn make_set(&self, cache: &Path, origin: &Path, bytes: u64) -> anyhow::Result<()> {
+        let mut format = self.command();
+        format.arg("format").arg(cache);
+        if cache.exists() {
+            format.arg("--force");
+        } else {
+            format.arg("--size").arg(bytes.to_string());
+        }
+        interrupt::capture(&mut format)?;
+        let mut attach = self.command();
+        attach.arg("attach").arg(cache).arg(origin);
+        attach.args(["--name", VOLUME, "--cache-mode", "writeback"]);
+        // Names no daemon, so that one that runs elsewhere is left alone.
+        attach.arg("--admin").arg(cache.with_extension("no-daemon"));
+        interrupt::capture(&mut attach)?;
+        Ok(())
+    }
+
+    /// Serves the volume of `cache`, a file in the folder of `ground`.
+    pub(super) fn serve(&self, cache: &Path, ground: &Ground) -> anyhow::Result<Daemon> {
+        let (socket, admin) = (ground.path("forebay.nbd"), ground.path("forebay.admin"));
+        let mut command = self.command();
+        command.arg("serve").arg(cache);
+        command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+        command.arg("--admin").arg(&admin).arg("--state-dir").arg(ground.path("state"));
+        command.arg("--exit-with-parent");
+        let server = Server::start(command, &socket, &ground.path("forebay.log"), Ready::Line)?;
+        Ok(Daemon { server, uri: uri(VOLUME, &socket), admin })
+    }
+
+    /// What a daemon knows of itself.
+    pub(super) fn status(&self, daemon: &Daemon) -> anyhow::Result<Status> {
+        let mut command = self.command();
+        command.args(["status", "--json", "--admin"]).arg(&daemon.admin);
+        let text = interrupt::capture(&mut command)?;
+        let report: Report =
+            serde_json::from_str(&text).context("forebay status prints what is not understood")?;
+        report.daemons.into_iter().next().context("forebay status names no daemon")
+    }
+
+    /// Sets its counters to zero.
+    pub(super) fn reset_counters(&self, daemon: &Daemon) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.args(["status", "--reset", "--admin"]).arg(&daemon.admin);
+        interrupt::capture(&mut command).map(|_| ())
+    }
+
+    /// Changes a setting of the volume.
+    pub(super) fn set(&self, daemon: &Daemon, setting: &str) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.args(["set", VOLUME, setting, "--admin"]).arg(&daemon.admin);
+        interrupt::capture(&mut command).map(|_| ())
+    }
+}

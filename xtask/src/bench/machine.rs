@@ -1,0 +1,72 @@
+//! What the figures were measured on and with.
+
+use std::process::Command;
+
+use serde::Serialize;
+
+use super::forebay::Program;
+use super::interrupt;
+use crate::workspace::Workspace;
+
+/// The machine and the versions of what ran.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Machine {
+    /// Day of the run, in UTC.
+    pub(super) date: String,
+    pub(super) processor: String,
+    pub(super) cores: usize,
+    pub(super) memory_bytes: u64,
+    pub(super) kernel: String,
+    /// Mean numbers of runnable processes over 1, 5 and 15 minutes, before the run.
+    pub(super) load: String,
+    /// Programs, each with its version.
+    pub(super) versions: Vec<String>,
+    /// Commit of the source.
+    pub(super) commit: String,
+}
+
+impl Machine {
+    /// Looks around; what cannot be found out is left empty.
+    pub(super) fn examine(workspace: &Workspace, program: &Program) -> Machine {
+        let first_line = |command: &mut Command| {
+            let text = interrupt::capture(command).unwrap_or_default();
+            text.lines().next().unwrap_or_default().to_owned()
+        };
+        let version = |name: &str| first_line(Command::new(name).arg("--version"));
+        let versions = vec![
+            first_line(program.command().arg("--version")),
+            version("nbdkit"),
+            version("qemu-nbd"),
+            version("fio"),
+        ];
+        let mut commit = Command::new("git");
+        commit.args(["describe", "--always", "--dirty"]).current_dir(workspace.root());
+        Machine {
+            date: first_line(Command::new("date").args(["--utc", "+%Y-%m-%d"])),
+            processor: value_in("/proc/cpuinfo", "model name"),
+            cores: std::thread::available_parallelism().map_or(0, Into::into),
+            memory_bytes: kib(&value_in("/proc/meminfo", "MemTotal")) * 1024,
+            kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
+            load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
+            versions: versions.into_iter().filter(|version| !version.is_empty()).collect(),
+            commit: first_line(&mut commit),
+        }
+    }
+}
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default()
+}
+
+/// The value of the first line `name : value`.
+fn value_in(path: &str, name: &str) -> String {
+    let text = read(path);
+    let mut pairs = text.lines().filter_map(|line| line.split_once(':'));
+    let value = pairs.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim());
+    value.unwrap_or_default().to_owned()
+}
+
+/// The number in `number kB`.
+fn kib(text: &str) -> u64 {
+    text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0)
+}

@@ -1,0 +1,178 @@
+//! `cargo xtask bench`: figures of this machine, side by side with other servers.
+//!
+//! Nothing here is asserted: a bound that is missed is printed as missed. All figures of a run come
+//! from that run, and the document that it writes is generated whole. Servers are children that are
+//! known by their process ids; files and mounts are in folders of our own and go away with them.
+
+mod bounds;
+mod contender;
+mod document;
+mod engine;
+mod fio;
+mod forebay;
+mod ground;
+mod interrupt;
+mod machine;
+mod nbd;
+mod recovery;
+mod report;
+mod server;
+mod spread;
+mod ssd_bytes;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+use crate::Outcome;
+use crate::packages::{self, Install, Purpose};
+use crate::workspace::Workspace;
+
+use forebay::Program;
+use ground::{Ground, Medium};
+use machine::Machine;
+use nbd::Plan;
+use report::Report;
+
+/// How often each phase is repeated.
+const REPETITIONS: u32 = 3;
+/// Where the document is, from the root on.
+const DOCUMENT: &str = "docs/performance.md";
+
+/// What to measure.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask bench                                     everything; writes docs/performance.md
+  cargo xtask bench --only nbd --seconds 1              a quick look, only printed
+  cargo xtask bench --only engine --only recovery --json figures.json
+  cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
+pub(crate) struct Options {
+    /// Seconds of each timed phase over NBD; with the default a whole run takes below 12 minutes
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
+    seconds: u64,
+    /// Measure only this part; may be given more than once
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<Part>,
+    /// Write the document here [default: docs/performance.md; nowhere with --only]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write all raw figures here as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Folder on the disk to measure, about 7 GiB [default: the build folder]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Do not install missing packages
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// A part of the bench.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Part {
+    /// Hits and writes over NBD, against other servers
+    Nbd,
+    /// CPU of the engine on a hit
+    Engine,
+    /// Recovery time and RAM per cached extent
+    Recovery,
+    /// SSD bytes per client byte
+    SsdBytes,
+}
+
+/// Measures, prints, and writes the document.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    let started = Instant::now();
+    let workspace = Workspace::load()?;
+    let install = if options.no_install { Install::Never } else { Install::IfPossible };
+    packages::prepare(Purpose::Bench, install)?;
+    if !packages::has_program("fio") {
+        bail!("fio is missing; install it, nothing can be measured without it");
+    }
+    interrupt::watch()?;
+    let program = Program::build(&workspace)?;
+    let mut report = Report {
+        machine: Machine::examine(&workspace, &program),
+        command: command_line(),
+        file_systems: Vec::new(),
+        seconds: options.seconds,
+        repetitions: REPETITIONS,
+        nbd: None,
+        recovery: None,
+        ssd_bytes: None,
+        engine: None,
+        bounds: Vec::new(),
+    };
+    measure(options, &workspace, &program, &mut report)?;
+    report.bounds = bounds::judge(&report);
+    print_bounds(&report);
+    if let Some(path) = &options.json {
+        write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
+    }
+    let default = options.only.is_empty().then(|| workspace.root().join(DOCUMENT));
+    if let Some(path) = options.output.clone().or(default) {
+        write(&path, &(document::text(&report).trim_end().to_owned() + "\n"))?;
+    }
+    let seconds = started.elapsed().as_secs();
+    println!("finished after {} min {} s", seconds / 60, seconds % 60);
+    Ok(Outcome::Passed)
+}
+
+fn measure(
+    options: &Options,
+    workspace: &Workspace,
+    program: &Program,
+    report: &mut Report,
+) -> anyhow::Result<()> {
+    let is_wanted = |part| options.only.is_empty() || options.only.contains(&part);
+    let target = workspace.metadata.target_directory.as_std_path();
+    let disk = options.dir.as_deref().unwrap_or(target);
+    if is_wanted(Part::Engine) {
+        report.engine = Some(engine::measure(workspace)?);
+    }
+    if is_wanted(Part::Nbd) {
+        let plan = Plan { seconds: options.seconds, repetitions: REPETITIONS };
+        let mut rows = Vec::new();
+        for medium in Medium::ALL {
+            let ground = Ground::prepare(medium, disk, nbd::ground_bytes())?;
+            report.note_file_system(&ground)?;
+            rows.extend(nbd::measure(program, &ground, plan)?);
+        }
+        report.nbd = Some(rows);
+    }
+    if is_wanted(Part::Recovery) {
+        let ground = Ground::prepare(Medium::Disk, disk, recovery::ground_bytes())?;
+        report.note_file_system(&ground)?;
+        report.recovery = Some(recovery::measure(program, &ground, REPETITIONS)?);
+    }
+    if is_wanted(Part::SsdBytes) {
+        let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
+        report.note_file_system(&ground)?;
+        report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, REPETITIONS)?);
+    }
+    Ok(())
+}
+
+/// What was typed, as far as we know it.
+fn command_line() -> String {
+    let words = ["cargo".to_owned(), "xtask".to_owned()];
+    words.into_iter().chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+}
+
+fn print_bounds(report: &Report) {
+    println!("bounds:");
+    for bound in &report.bounds {
+        let verdict = bound.verdict.text().replace('*', "");
+        let (work, measured) = (bound.work.replace('`', ""), &bound.measured);
+        println!("  {verdict:<12}  {work}: {measured}; {}", bound.bound);
+    }
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    println!("wrote {}", path.display());
+    Ok(())
+}

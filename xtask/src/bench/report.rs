@@ -1,0 +1,40 @@
+//! All figures of a run.
+
+use serde::Serialize;
+
+use super::bounds::Bound;
+use super::engine::Engine;
+use super::ground::Ground;
+use super::machine::Machine;
+use super::recovery::Recovery;
+use super::{nbd, ssd_bytes};
+
+/// What a run measured; a part that was left out is absent.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Report {
+    pub(super) machine: Machine,
+    /// What was typed.
+    pub(super) command: String,
+    /// File systems that files lay on, each as `medium: kind`.
+    pub(super) file_systems: Vec<String>,
+    /// Seconds of each phase over NBD.
+    pub(super) seconds: u64,
+    pub(super) repetitions: u32,
+    pub(super) nbd: Option<Vec<nbd::Row>>,
+    pub(super) recovery: Option<Recovery>,
+    pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
+    pub(super) engine: Option<Engine>,
+    /// How the bounds stand.
+    pub(super) bounds: Vec<Bound>,
+}
+
+impl Report {
+    /// Notes once what the files of a medium lie on.
+    pub(super) fn note_file_system(&mut self, ground: &Ground) -> anyhow::Result<()> {
+        let line = format!("{}: {}", ground.medium.title(), ground.file_system()?);
+        if !self.file_systems.contains(&line) {
+            self.file_systems.push(line);
+        }
+        Ok(())
+    }
+}

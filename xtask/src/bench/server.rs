@@ -1,0 +1,221 @@
+//! A server under test: a child process, known by its id and ended by nothing else.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::interrupt;
+use crate::process;
+
+/// How long a server may take to be ready, or to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often a server that starts is looked at.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Bytes of its log that are shown when it fails.
+const LOG_TAIL_BYTES: usize = 2000;
+
+/// What tells that a server is ready.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ready {
+    /// It prints a line.
+    Line,
+    /// It accepts connections.
+    Socket,
+}
+
+/// A running server.
+pub(super) struct Server {
+    child: Child,
+    log: PathBuf,
+    /// From its start until it was ready.
+    pub(super) ready_after: Duration,
+}
+
+impl Server {
+    /// Starts `command`, whose messages go to `log`, and waits until it is ready. A socket that an
+    /// earlier server left is removed.
+    pub(super) fn start(
+        mut command: Command,
+        socket: &Path,
+        log: &Path,
+        ready: Ready,
+    ) -> anyhow::Result<Server> {
+        let name = process::describe(&command);
+        let _ = std::fs::remove_file(socket);
+        let messages = File::create(log).with_context(|| format!("cannot make {}", log.display()));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages?).process_group(0);
+        let started = Instant::now();
+        let mut child = command.spawn().with_context(|| format!("cannot start {name}"))?;
+        let lines = lines_of(&mut child);
+        let log = log.to_owned();
+        let mut server = Server { child, log, ready_after: Duration::ZERO };
+        while !server.is_ready(ready, socket, &lines) {
+            if let Some(status) = server.child.try_wait().context("cannot wait for a server")? {
+                bail!("{name} ended with {status}: {}", server.log_tail());
+            }
+            if started.elapsed() > PATIENCE {
+                bail!("{name} is not ready after {PATIENCE:?}: {}", server.log_tail());
+            }
+            interrupt::check()?;
+        }
+        server.ready_after = started.elapsed();
+        Ok(server)
+    }
+
+    /// Looks once, and waits a moment if it is not so.
+    fn is_ready(&self, ready: Ready, socket: &Path, lines: &Receiver<String>) -> bool {
+        match ready {
+            Ready::Line => lines.recv_timeout(PAUSE).is_ok(),
+            Ready::Socket => {
+                let is_listening = UnixStream::connect(socket).is_ok();
+                if !is_listening {
+                    // The end of its output, if that comes first, shows in `try_wait`.
+                    let ended = lines.recv_timeout(PAUSE);
+                    if ended == Err(RecvTimeoutError::Disconnected) {
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+                is_listening
+            }
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let start = log.len().saturating_sub(LOG_TAIL_BYTES);
+        log.get(start..).unwrap_or(&log).trim_end().to_owned()
+    }
+
+    /// CPU time of all its threads since its start, those that ended included, in seconds.
+    pub(super) fn cpu_seconds(&self) -> anyhow::Result<f64> {
+        let ticks = cpu_ticks(&self.proc_file("stat")?).context("/proc/PID/stat has no times")?;
+        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+
+    /// Its memory that is in RAM and in no file, in bytes.
+    pub(super) fn resident_bytes(&self) -> anyhow::Result<u64> {
+        let kib = proc_value(&self.proc_file("status")?, "RssAnon");
+        Ok(kib.context("/proc/PID/status has no RssAnon")? * 1024)
+    }
+
+    /// Bytes that it had read from block devices.
+    pub(super) fn read_bytes(&self) -> anyhow::Result<u64> {
+        let bytes = proc_value(&self.proc_file("io")?, "read_bytes");
+        bytes.context("/proc/PID/io has no read_bytes")
+    }
+
+    fn proc_file(&self, name: &str) -> anyhow::Result<String> {
+        let path = format!("/proc/{}/{name}", self.child.id());
+        std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))
+    }
+
+    /// Ends it with SIGKILL, as a crash would.
+    pub(super) fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill().context("cannot kill a server")?;
+        self.child.wait().map(|_| ()).context("cannot wait for a server")
+    }
+
+    /// Ends it in order.
+    pub(super) fn stop(mut self) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // It was not waited for, so the number is still its own.
+        kill_process(pid.context("a process id is a positive number")?, Signal::TERM)
+            .context("cannot tell a server to stop")?;
+        let deadline = Instant::now() + PATIENCE;
+        while self.child.try_wait().context("cannot wait for a server")?.is_none() {
+            if Instant::now() > deadline {
+                bail!("a server does not stop: {}", self.log_tail());
+            }
+            interrupt::pause()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Does nothing to a child that was waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What `child` prints, read on a thread of its own until it ends.
+fn lines_of(child: &mut Child) -> Receiver<String> {
+    let (sender, receiver) = mpsc::channel();
+    if let Some(output) = child.stdout.take() {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // Nobody listens any more once it is ready; it must be able to print all the same.
+                let _ = sender.send(line);
+            }
+        });
+    }
+    receiver
+}
+
+/// Ticks in user and in kernel mode in the text of `/proc/PID/stat`. The name of the program, which
+/// may hold anything, ends at the last parenthesis.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    // See proc_pid_stat(5): the state is field 3, utime 14, stime 15.
+    let mut times = fields.split_whitespace().skip(11);
+    let user: u64 = times.next()?.parse().ok()?;
+    let system: u64 = times.next()?.parse().ok()?;
+    Some(user + system)
+}
+
+/// The number in the line `name: number` of a file of `/proc`.
+fn proc_value(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_read_behind_a_name_with_parentheses() {
+        let stat = "42 (a) b) S 1 42 42 0 -1 4194304 100 0 0 0 7 35 1 2 20 0 1 0 99\n";
+        assert_eq!(cpu_ticks(stat), Some(42));
+        assert_eq!(cpu_ticks("42 (a"), None);
+    }
+
+    #[test]
+    fn values_are_found_by_their_whole_name() {
+        let text = "rchar: 1\nread_bytes: 4096\nRssAnon:\t  12 kB\n";
+        assert_eq!(proc_value(text, "read_bytes"), Some(4096));
+        assert_eq!(proc_value(text, "RssAnon"), Some(12));
+        assert_eq!(proc_value(text, "read"), None);
+    }
+
+    #[test]
+    fn a_server_that_ends_at_once_is_an_error_with_its_message() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no such disk >&2; exit 3"]);
+        let (socket, log) = (folder.path().join("s"), folder.path().join("log"));
+        let error = Server::start(command, &socket, &log, Ready::Socket).err().expect("it ended");
+        assert!(error.to_string().contains("no such disk"), "{error}");
+    }
+
+    #[test]
+    fn a_server_is_ready_with_its_first_line() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo ready; exec sleep 60"]);
+        let (socket, log) = (folder.path().join("s"), folder.path().join("log"));
+        let server = Server::start(command, &socket, &log, Ready::Line).expect("it starts");
+        assert!(server.resident_bytes().expect("it runs") > 0);
+        server.stop().expect("it stops");
+    }
+}
