@@ -1,7 +1,7 @@
 //! Names of modes and states, as they stand in commands, JSON and messages.
 
 use forebay_engine::options::CacheMode;
-use forebay_engine::status::VolumeState;
+use forebay_engine::status::{CacheHealth, VolumeState};
 
 const MODES: [(CacheMode, &str); 5] = [
     (CacheMode::Writeback, "writeback"),
@@ -32,6 +32,15 @@ pub(crate) fn volume_state_name(state: VolumeState) -> &'static str {
         VolumeState::Draining => "draining",
         VolumeState::WithoutCache => "without_cache",
         VolumeState::Quiesced => "quiesced",
+    }
+}
+
+/// Name of a cache device's health.
+pub(crate) fn health_name(health: CacheHealth) -> &'static str {
+    match health {
+        CacheHealth::Good => "good",
+        CacheHealth::Degraded(_) => "degraded",
+        CacheHealth::Failed(_) => "failed",
     }
 }
 

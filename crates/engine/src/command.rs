@@ -573,12 +573,13 @@ impl Engine {
     }
 
     pub(crate) fn on_host_state_saved(&mut self, slot: VolumeSlot, mark: SavedMark) {
+        let is_cache_failed = self.is_cache_failed();
         let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
         else {
             return;
         };
         if mark == SavedMark::ServedWithoutCache {
-            if self.cache_failed && volume.waits_for_host() {
+            if is_cache_failed && volume.waits_for_host() {
                 volume.service = Service::WithoutCache;
                 volume.is_gated = false;
                 self.needs_ungating.push(slot);

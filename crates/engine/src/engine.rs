@@ -17,10 +17,12 @@ use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
 use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
+use crate::failure::CacheFailure;
+use crate::failure::degraded::ErrorLevel;
 use crate::fingerprint::HeadReads;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
-use crate::io::{Device, Io, IoError, IoId, IoKind, IoResult};
+use crate::io::{Device, Io, IoId, IoKind, IoResult};
 use crate::log::Log;
 use crate::options::{CacheFacts, OriginOpening, SetSettings};
 use crate::path::Operation;
@@ -152,7 +154,8 @@ pub struct Engine {
     pub(crate) set_commands: VecDeque<CommandId>,
     pub(crate) early_requests: VecDeque<Request>,
     pub(crate) early_commands: VecDeque<(CommandId, Command)>,
-    pub(crate) cache_failed: bool,
+    pub(crate) cache_failed: Option<CacheFailure>,
+    pub(crate) error_level: ErrorLevel,
     /// What waits for the log has still to be told that the cache device failed.
     pub(crate) needs_failure_cleanup: bool,
     /// Volumes that go on without their cache: their requests may go.
@@ -211,7 +214,8 @@ impl Engine {
             set_commands: VecDeque::new(),
             early_requests: VecDeque::new(),
             early_commands: VecDeque::new(),
-            cache_failed: false,
+            cache_failed: None,
+            error_level: ErrorLevel::default(),
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
             stop_stage: StopStage::Ending,
@@ -247,6 +251,9 @@ impl Engine {
     ) {
         self.now = now;
         let purpose = self.ios.remove(Key::from_u64(id.0)).expect("the host knows its operations");
+        if let Err(error) = result {
+            self.note_cache_error(&purpose, error);
+        }
         self.dispatch(purpose, result, payload);
         self.run_wakes(payload);
     }
@@ -371,7 +378,7 @@ impl Engine {
         }
         self.run_background(payload);
         self.run_wakes(payload);
-        if !self.cache_failed {
+        if !self.is_cache_failed() {
             self.submit_records(payload);
             self.write_summaries(payload);
             self.start_cache_flush();
@@ -481,18 +488,10 @@ impl Engine {
     }
 
     pub(crate) fn is_cache_failed(&self) -> bool {
-        self.cache_failed
+        self.cache_failed.is_some()
     }
 
     pub(crate) fn is_recovering(&self) -> bool {
         matches!(self.phase, Phase::Recovering(_))
-    }
-
-    /// A cache device operation failed in a way that no retry mends.
-    pub(crate) fn note_cache_error(&mut self, error: IoError) {
-        self.set_counters.cache_errors += 1;
-        if error == IoError::Gone {
-            self.fail_cache();
-        }
     }
 }

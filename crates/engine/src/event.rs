@@ -127,6 +127,9 @@ pub enum Event {
     /// The cache device has failed for good. Volumes without dirty data go on without it, once the
     /// host state file says so and [`crate::Engine::handle_host_state_saved`] was called.
     CacheFailed,
+    /// The cache device failed repeatedly: nothing new is cached from now on, dirty data is written
+    /// back.
+    CacheDegraded,
     /// The volume table changed (attach, detach, mode, settings) and is durable.
     TableChanged,
 }

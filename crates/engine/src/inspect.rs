@@ -41,7 +41,7 @@ impl Engine {
         let volumes = || self.volumes.iter().flatten();
         SetStatus {
             is_serving: matches!(self.phase, Phase::Serving),
-            is_cache_failed: self.cache_failed,
+            cache_health: self.cache_health(),
             segments,
             free_segments: self.log.segments.free_count(),
             segment_blocks: self.log.segments.segment_blocks(),

@@ -20,13 +20,15 @@ pub enum BypassReason {
     OriginNotFlushed,
     /// A larger read around it failed on the origin.
     OriginError,
+    /// The cache device failed repeatedly.
+    CacheDegraded,
     /// The cache device failed.
     CacheFailed,
 }
 
 impl BypassReason {
     /// All reasons, in the order of [`VolumeCounters::bypasses`].
-    pub const ALL: [BypassReason; 8] = [
+    pub const ALL: [BypassReason; 9] = [
         BypassReason::Sequential,
         BypassReason::Mode,
         BypassReason::NoRoom,
@@ -34,6 +36,7 @@ impl BypassReason {
         BypassReason::Overwritten,
         BypassReason::OriginNotFlushed,
         BypassReason::OriginError,
+        BypassReason::CacheDegraded,
         BypassReason::CacheFailed,
     ];
 
@@ -48,6 +51,7 @@ impl BypassReason {
             BypassReason::Overwritten => "overwritten",
             BypassReason::OriginNotFlushed => "origin_not_flushed",
             BypassReason::OriginError => "origin_error",
+            BypassReason::CacheDegraded => "cache_degraded",
             BypassReason::CacheFailed => "cache_failed",
         }
     }
@@ -188,13 +192,53 @@ pub struct VolumeStatus {
     pub counters: VolumeCounters,
 }
 
+/// Failed operations of the cache device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheErrors {
+    /// Reads.
+    pub reads: u32,
+    /// Writes and flushes.
+    pub writes: u32,
+}
+
+impl CacheErrors {
+    /// All of them.
+    #[must_use]
+    pub fn total(self) -> u32 {
+        self.reads + self.writes
+    }
+}
+
+/// Why the cache device was given up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheFailure {
+    /// It is gone.
+    Gone,
+    /// Writes failed again and again.
+    Writes,
+    /// A flush failed.
+    Flush,
+}
+
+/// How far the cache device can be relied upon.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CacheHealth {
+    /// Without reserve.
+    Good,
+    /// It failed repeatedly: what it holds is served and written back, nothing new is cached. Has
+    /// what came together within about an hour.
+    Degraded(CacheErrors),
+    /// It is not used any more.
+    Failed(CacheFailure),
+}
+
 /// State of the cache set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SetStatus {
     /// Whether recovery is done and requests are served.
     pub is_serving: bool,
-    /// Whether the cache device is considered failed.
-    pub is_cache_failed: bool,
+    /// Whether the cache device works.
+    pub cache_health: CacheHealth,
     /// Segments on the device.
     pub segments: u32,
     /// Segments without data.

@@ -235,7 +235,7 @@ impl World<'_> {
                 self.on_cache_failed();
                 Ok(())
             }
-            Event::TableChanged | Event::OriginChanged { .. } => Ok(()),
+            Event::TableChanged | Event::OriginChanged { .. } | Event::CacheDegraded => Ok(()),
         }
     }
 

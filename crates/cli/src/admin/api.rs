@@ -28,6 +28,10 @@ pub(crate) struct CacheSet {
     pub(crate) set_id: String,
     pub(crate) label: String,
     pub(crate) cache_device: String,
+    /// `good`, `degraded` or `failed`.
+    pub(crate) cache_health: String,
+    /// Why it is not good, and what to do.
+    pub(crate) cache_trouble: Option<String>,
     pub(crate) is_cache_failed: bool,
     pub(crate) recovery_error: Option<String>,
     pub(crate) segment_bytes: u64,

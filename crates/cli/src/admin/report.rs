@@ -1,6 +1,6 @@
 //! From the shard's status to the API's.
 
-use forebay_engine::status::{BypassReason, VolumeStatus};
+use forebay_engine::status::{BypassReason, CacheErrors, CacheFailure, CacheHealth, VolumeStatus};
 use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::state_file::set_id_text;
 use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
@@ -74,7 +74,9 @@ fn cache_set(report: &SetReport) -> CacheSet {
         label: report.label.clone(),
         cache_device: report.cache_device.clone(),
         recovery_error: report.recovery_error.map(|error| error.to_string()),
-        is_cache_failed: status.is_cache_failed,
+        cache_health: names::health_name(status.cache_health).to_owned(),
+        cache_trouble: cache_trouble(status.cache_health),
+        is_cache_failed: matches!(status.cache_health, CacheHealth::Failed(_)),
         segment_bytes: block_bytes(status.segment_blocks.into()),
         segment_count: status.segments,
         free_segment_count: status.free_segments,
@@ -106,6 +108,26 @@ fn cache_set(report: &SetReport) -> CacheSet {
             space_wait_count: counters.space_waits,
         },
     }
+}
+
+/// What is wrong with the cache device, and what to do about it.
+fn cache_trouble(health: CacheHealth) -> Option<String> {
+    let failure = match health {
+        CacheHealth::Good => return None,
+        CacheHealth::Degraded(CacheErrors { reads, writes }) => {
+            return Some(format!(
+                "{reads} reads and {writes} writes failed within about an hour; nothing new is \
+                 cached, dirty data is written back; check or replace the device, then restart"
+            ));
+        }
+        CacheHealth::Failed(failure) => failure,
+    };
+    let what = match failure {
+        CacheFailure::Gone => "the cache device is gone",
+        CacheFailure::Writes => "writes to the cache device failed again and again",
+        CacheFailure::Flush => "a flush of the cache device failed",
+    };
+    Some(format!("{what}; nothing is cached any more; repair or replace it, then restart"))
 }
 
 fn export(report: &ExportReport) -> Export {

@@ -53,8 +53,8 @@ fn write_set(text: &mut String, set: &CacheSet) -> std::fmt::Result {
     if let Some(error) = &set.recovery_error {
         writeln!(text, "  failed      {error}")?;
     }
-    if set.is_cache_failed {
-        writeln!(text, "  failed      the cache device fails; nothing is cached any more")?;
+    if let Some(trouble) = &set.cache_trouble {
+        writeln!(text, "  {:<12}{trouble}", set.cache_health)?;
     }
     writeln!(
         text,

@@ -250,12 +250,8 @@ impl Engine {
 
     pub(crate) fn on_checkpoint_written(&mut self, result: IoResult) {
         self.checkpoint.writes_in_flight -= 1;
-        if let Err(error) = result {
-            self.note_cache_error(error);
-            self.log.write_failures += 1;
-            if self.log.write_failures >= crate::log::WRITE_FAILURES_MAX {
-                self.fail_cache();
-            }
+        if result.is_err() {
+            self.count_write_failure();
             // Written again from the start: the other area still holds the one before.
             self.checkpoint.written = 0;
             return;

@@ -179,6 +179,7 @@ impl Engine {
         self.reclaim.keep_budget = if self.log.segments.free_count()
             > RESERVE_SEGMENTS + SPARE_SEGMENTS
             && for_memory == 0
+            && !self.is_degraded()
         {
             self.relocation_room() / 2
         } else {
@@ -334,9 +335,6 @@ impl Engine {
         let Place::Data(position) = item.piece.place else { unreachable!("it was read") };
         self.reclaim.reads_in_flight -= 1;
         self.unpin(position);
-        if let Err(error) = result {
-            self.note_cache_error(error);
-        }
         let count = u32::try_from(item.piece.block_count).expect("data pieces are small");
         let length = count * BLOCK_BYTES as u32;
         let data = BufferRange { buffer, offset: 0, length };

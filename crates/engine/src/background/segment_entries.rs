@@ -60,10 +60,7 @@ impl Engine {
                 let bytes = payload.metadata(range);
                 Summary::decode(&self.log.set_id, segment, generation, bytes).ok()
             }
-            Err(error) => {
-                self.note_cache_error(error);
-                None
-            }
+            Err(_) => None,
         };
         payload.release(read.0);
         let ranges = match summary {

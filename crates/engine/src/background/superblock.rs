@@ -105,12 +105,8 @@ impl Engine {
 
     pub(crate) fn on_superblock_written(&mut self, result: IoResult) {
         let State::Writing { place } = self.superblock_writer.state else { unreachable!() };
-        if let Err(error) = result {
-            self.note_cache_error(error);
-            self.log.write_failures += 1;
-            if self.log.write_failures >= crate::log::WRITE_FAILURES_MAX {
-                self.fail_cache();
-            }
+        if result.is_err() {
+            self.count_write_failure();
             self.superblock_writer.state =
                 if place == Place::Copy { State::WriteSecond } else { State::WriteFirst };
             return;

@@ -193,6 +193,7 @@ impl Engine {
                 && self.owes_writeback(slot)
                 && (is_full
                     || self.writeback.is_urgent
+                    || self.is_degraded()
                     || volume.is_leaving()
                     || volume.needs_writeback
                     || self.is_short_of_blanks())
@@ -209,7 +210,7 @@ impl Engine {
 
     /// Asks for the origin flushes that would make blocks clean that are home already.
     fn hurry_homed(&mut self) {
-        let is_hurried = self.writeback.is_urgent || self.is_recovering();
+        let is_hurried = self.writeback.is_urgent || self.is_recovering() || self.is_degraded();
         for volume in self.volumes.iter_mut().flatten() {
             let waits = !volume.homed.is_empty() && !volume.flushes.is_under_way();
             if waits && (is_hurried || volume.is_leaving()) && !volume.flushes.is_due() {
@@ -461,9 +462,6 @@ impl Engine {
         let data = run.range(piece.start, piece.end());
         let Place::Data(position) = piece.place else { unreachable!("it was read") };
         self.unpin(position);
-        if let Err(error) = result {
-            self.note_cache_error(error);
-        }
         let count = u32::try_from(piece.block_count).expect("data pieces are small");
         let mut is_good = result.is_ok();
         for index in 0..count {

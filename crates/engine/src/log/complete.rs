@@ -1,10 +1,10 @@
 //! Completion: what the device has written becomes visible, in order (rule 2).
 
-use super::{RecordEntry, RecordState, Tombstone, WRITE_FAILURES_MAX};
+use super::{RecordEntry, RecordState, Tombstone};
 use crate::engine::Engine;
 use crate::format::record::EntryKind;
 use crate::index::{BlankKind, Piece, Place};
-use crate::io::{IoError, IoResult};
+use crate::io::IoResult;
 use crate::payload::{BufferId, Payload};
 use crate::slab::Key;
 use crate::units::{CacheBlock, Generation, VolumeSlot};
@@ -28,16 +28,10 @@ impl Engine {
                 record.state = RecordState::Written;
                 self.log.write_failures = 0;
             }
-            Err(error) => {
+            Err(_) => {
                 record.state = RecordState::Failed;
-                self.set_counters.cache_errors += 1;
-                self.log.write_failures += 1;
                 self.seal_segment(segment);
-                let is_final =
-                    error == IoError::Gone || self.log.write_failures >= WRITE_FAILURES_MAX;
-                if is_final {
-                    self.fail_cache();
-                }
+                self.count_write_failure();
             }
         }
         if self.is_cache_failed() {
@@ -239,8 +233,6 @@ impl Engine {
             state.flush_needed = next_flush;
             // From here on the device has them; a damaged summary is made good from the index.
             state.entries = alloc::vec::Vec::new();
-        } else {
-            self.set_counters.cache_errors += 1;
         }
     }
 

@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 use super::{Record, RecordState};
 use crate::engine::Engine;
+use crate::failure::CacheFailure;
 use crate::format::record::EntryKind;
 use crate::format::summary::PlacedEntry;
 use crate::index::{Piece, Place};
@@ -46,7 +47,7 @@ impl Engine {
             self.log.records[*key].replaces.len() == crate::format::record::REPLACES_MAX
         });
         if has_too_many {
-            self.fail_cache();
+            self.fail_cache(CacheFailure::Writes);
         }
         if self.is_cache_failed() {
             return;
@@ -54,7 +55,7 @@ impl Engine {
         let order = self.log.next_open_order;
         self.log.next_open_order += 1;
         let Some(to) = self.log.segments.open(order, self.now) else {
-            self.fail_cache();
+            self.fail_cache(CacheFailure::Writes);
             return;
         };
         let stream = self.log.records[moved[0]].stream;

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::engine::{Engine, IoPurpose};
+use crate::failure::CacheFailure;
 use crate::index::Place;
 use crate::io::{Device, IoKind, IoResult};
 use crate::options::CacheMode;
@@ -67,8 +68,7 @@ impl Engine {
         let _ = payload;
         if result.is_err() {
             // What the flush was to make durable may be lost, and a later flush would not tell.
-            self.set_counters.cache_errors += 1;
-            self.fail_cache();
+            self.fail_cache(CacheFailure::Flush);
             return;
         }
         if !self.is_cache_failed() {

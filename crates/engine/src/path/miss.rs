@@ -300,6 +300,10 @@ impl Engine {
             self.count_bypass(slot, BypassReason::Mode, miss.block_count);
             return;
         }
+        if self.is_degraded() {
+            self.count_bypass(slot, BypassReason::CacheDegraded, miss.block_count);
+            return;
+        }
         // Rule 4: the origin may still lose what was written around the log.
         if self.volume(slot).is_around(miss.start, end) {
             self.count_bypass(slot, BypassReason::OriginNotFlushed, miss.block_count);

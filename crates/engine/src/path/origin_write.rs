@@ -28,6 +28,11 @@ impl Engine {
         }
         let unit = self.units[key];
         let (start, end) = (unit.start, unit.start + unit.block_count);
+        if self.is_degraded() && !self.has_dirty_copy(unit.slot, start, end) {
+            self.units[key].route = Route::Around;
+            self.write_around(key, payload);
+            return;
+        }
         let has_copy = self.copies(unit.slot, start, end).next().is_some();
         let record = self.append_unit(key, payload);
         if has_copy {
@@ -50,7 +55,13 @@ impl Engine {
         }
         // Decided under the range lock: where a dirty copy exists, complete or under way, the write
         // is appended; the origin would otherwise be overwritten by older data later.
-        let has_dirty = self.copies(slot, start, end).any(|piece| self.is_piece_dirty(&piece));
+        let has_dirty = self.has_dirty_copy(slot, start, end);
+        if has_dirty && self.route(slot) == Route::Through {
+            // It came here because the cache device is degraded; that was before the copy.
+            self.units[key].route = Route::Through;
+            self.write_through(key, payload);
+            return;
+        }
         if has_dirty {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
@@ -96,6 +107,10 @@ impl Engine {
         pieces.into_iter().filter(|piece| piece.place != Place::Absent)
     }
 
+    fn has_dirty_copy(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        self.copies(slot, start, end).any(|piece| self.is_piece_dirty(&piece))
+    }
+
     pub(crate) fn is_piece_dirty(&self, piece: &Piece) -> bool {
         match piece.place {
             Place::Data(position) => {
@@ -117,7 +132,12 @@ impl Engine {
         if unit.route == Route::Around {
             self.note_around_begins(unit.slot, unit.start, unit.block_count);
             if self.effective_mode(unit.slot) != CacheMode::Passthrough {
-                self.count_bypass(unit.slot, BypassReason::Mode, unit.block_count);
+                let reason = if self.volume(unit.slot).mode == CacheMode::Writearound {
+                    BypassReason::Mode
+                } else {
+                    BypassReason::CacheDegraded
+                };
+                self.count_bypass(unit.slot, reason, unit.block_count);
             }
         }
         let volume = self.volume(unit.slot);

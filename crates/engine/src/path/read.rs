@@ -72,8 +72,11 @@ impl Engine {
         let volume = self.volume_mut(slot);
         let stream_bytes = volume.sequential.observe(offset_bytes, length_bytes);
         let cutoff = volume.settings.sequential_cutoff_bytes;
-        let reject = if !volume.promotes() {
+        let promotes = volume.promotes();
+        let reject = if !promotes {
             Some(BypassReason::Mode)
+        } else if self.is_degraded() {
+            Some(BypassReason::CacheDegraded)
         } else if cutoff > 0 && stream_bytes > cutoff {
             Some(BypassReason::Sequential)
         } else {
@@ -210,9 +213,6 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let part = self.read_parts.remove(part).expect("it was under way");
-        if let Err(error) = result {
-            self.note_cache_error(error);
-        }
         let (mut bad_from, mut bad_count) = (0, 0);
         for index in 0..part.block_count {
             let is_good =
@@ -299,7 +299,7 @@ impl Engine {
         let operation = self.operations[key];
         assert_eq!(operation.request.kind, RequestKind::Prefetch);
         let slot = operation.request.volume;
-        if !self.volume(slot).promotes() {
+        if !self.volume(slot).promotes() || self.is_degraded() {
             return;
         }
         let (start, block_count) = operation.blocks();

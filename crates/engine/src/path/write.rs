@@ -181,22 +181,30 @@ impl Engine {
         self.prepare_unit(unit, payload);
     }
 
-    fn route(&self, slot: VolumeSlot) -> Route {
+    /// Where a write of the volume goes now. On a degraded cache device a write in writeback tries
+    /// to go around the log; one in writethrough decides that when it has its lock.
+    pub(crate) fn route(&self, slot: VolumeSlot) -> Route {
         match self.effective_mode(slot) {
             CacheMode::Writeback | CacheMode::Writeonly if self.volume(slot).is_leaving() => {
                 Route::Through
             }
+            CacheMode::Writeback | CacheMode::Writeonly if self.is_degraded() => Route::Around,
             CacheMode::Writeback | CacheMode::Writeonly => Route::Log,
             CacheMode::Writethrough => Route::Through,
             CacheMode::Writearound | CacheMode::Passthrough => Route::Around,
         }
     }
 
-    /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
-    fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
-        if self.is_cache_failed() {
+    /// A unit that waited without a lock goes where it can go now.
+    fn refresh_route(&mut self, key: Key) {
+        if self.is_cache_failed() || self.is_degraded() {
             self.units[key].route = self.route(self.units[key].slot);
         }
+    }
+
+    /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
+    fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        self.refresh_route(key);
         let unit = self.units[key];
         let keeps_dirty = self.effective_mode(unit.slot).keeps_dirty() || unit.route == Route::Log;
         if keeps_dirty && !self.is_dirty_marked(unit.slot, key) {
@@ -319,9 +327,6 @@ impl Engine {
             return;
         };
         self.unpin(position);
-        if let Err(error) = result {
-            self.note_cache_error(error);
-        }
         if result.is_ok() && self.is_block_good(position, target, 0, payload) {
             self.merge(key, payload);
         } else if !self.log.segments.is_clean(position) {
@@ -442,7 +447,10 @@ impl Engine {
         match self.units[key].state {
             UnitState::Starting => self.prepare_unit(key, payload),
             UnitState::Lock => self.on_unit_locked(key, payload),
-            UnitState::Room => self.lock_unit(key, payload),
+            UnitState::Room => {
+                self.refresh_route(key);
+                self.lock_unit(key, payload);
+            }
             UnitState::Record => self.end_unit(key, Ok(()), payload),
             UnitState::RecordFirst => {
                 self.units[key].state = UnitState::RecordFlush;

@@ -311,7 +311,6 @@ impl Engine {
         let range = step.range();
         self.recovery().reads -= 1;
         if result.is_err() {
-            self.set_counters.cache_errors += 1;
             if attempts >= READ_ATTEMPTS_MAX {
                 self.refuse(RecoveryError::CacheIo);
             } else {

@@ -5,7 +5,7 @@ use forebay_engine::io::Device;
 use forebay_engine::options::CacheMode;
 use forebay_engine::payload::BufferRange;
 use forebay_engine::request::{Durability, Reply, Request, RequestError, RequestId, RequestKind};
-use forebay_engine::status::{BlockState, BypassReason, SetStatus, VolumeCounters};
+use forebay_engine::status::{BlockState, BypassReason, CacheHealth, SetStatus, VolumeCounters};
 use forebay_engine::units::{OriginBlock, OriginExtent, VolumeSlot};
 
 use super::held::What;
@@ -294,6 +294,10 @@ impl World {
         let now = self.time();
         let status = self.engine().0.volume_status(now, VolumeSlot(slot));
         status.expect("the volume is served").dirty_blocks
+    }
+
+    pub(crate) fn is_cache_failed(&mut self) -> bool {
+        matches!(self.status().cache_health, CacheHealth::Failed(_))
     }
 
     pub(crate) fn status(&mut self) -> SetStatus {

@@ -234,6 +234,10 @@ impl Running {
             Event::DirtyEnded { volume } => set.unmark_dirty(volume),
             Event::OriginChanged { volume, has_dirty: false } => set.warn_of_change(volume),
             Event::OriginChanged { volume, has_dirty: true } => set.warn_of_conflict(volume),
+            Event::CacheDegraded => tracing::error!(
+                "the cache device fails again and again: nothing new is cached, dirty data is \
+                 written back; check or replace the device, then restart"
+            ),
             Event::CacheFailed => self.handle_cache_failed(),
             Event::TableChanged => {
                 set.handle_table_changed();

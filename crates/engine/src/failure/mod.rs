@@ -1,21 +1,42 @@
 //! The cache device fails for good: who goes on without it, and who cannot.
 
+pub(crate) mod degraded;
+
 use crate::engine::Engine;
 use crate::event::CommandError;
 use crate::event::Event;
+use crate::log::WRITE_FAILURES_MAX;
 use crate::payload::Payload;
+pub(crate) use crate::status::CacheFailure;
+use crate::status::CacheHealth;
 use crate::volume::Service;
 use crate::wake::Ended;
 
 impl Engine {
+    /// A write of a record, checkpoint or superblock failed. Too many in a row are final.
+    pub(crate) fn count_write_failure(&mut self) {
+        self.log.write_failures += 1;
+        if self.log.write_failures >= WRITE_FAILURES_MAX {
+            self.fail_cache(CacheFailure::Writes);
+        }
+    }
+
+    pub(crate) fn cache_health(&self) -> CacheHealth {
+        match (self.cache_failed, self.degraded_by()) {
+            (Some(failure), _) => CacheHealth::Failed(failure),
+            (None, Some(errors)) => CacheHealth::Degraded(errors),
+            (None, None) => CacheHealth::Good,
+        }
+    }
+
     /// Gives the cache device up. A volume without dirty data is held back until the host state
     /// file says that it was served without its cache (rule 10), then served from its origin; one
     /// with dirty data answers errors and keeps everything as it is.
-    pub(crate) fn fail_cache(&mut self) {
-        if self.cache_failed {
+    pub(crate) fn fail_cache(&mut self, failure: CacheFailure) {
+        if self.is_cache_failed() {
             return;
         }
-        self.cache_failed = true;
+        self.cache_failed = Some(failure);
         self.needs_failure_cleanup = true;
         self.events.push_back(Event::CacheFailed);
         for slot in self.volume_slots() {
