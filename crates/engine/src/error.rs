@@ -3,6 +3,7 @@
 
 use thiserror::Error;
 
+use crate::format::SetId;
 use crate::units::SequenceNumber;
 
 /// Part of the cache device.
@@ -77,6 +78,39 @@ impl Corrupt {
         found: u64,
     ) -> Result<(), Corrupt> {
         if expected == found { Ok(()) } else { Err(Corrupt { place, field, expected, found }) }
+    }
+
+    /// `Ok` if the bytes are all zero; else the first that is not is named.
+    pub(crate) fn unless_zero(
+        place: Place,
+        field: &'static str,
+        bytes: &[u8],
+    ) -> Result<(), Corrupt> {
+        let found = bytes.iter().find(|byte| **byte != 0).copied().unwrap_or(0);
+        Corrupt::unless_equal(place, field, 0, found.into())
+    }
+
+    /// `Ok` if a structure is of the set `expected`; else the half that differs is named.
+    pub(crate) fn unless_same_set(
+        place: Place,
+        expected: &SetId,
+        found: &SetId,
+    ) -> Result<(), Corrupt> {
+        for (expected, found) in expected.chunks_exact(8).zip(found.chunks_exact(8)) {
+            let number = |half: &[u8]| u64::from_be_bytes(half.try_into().expect("8 bytes"));
+            Corrupt::unless_equal(place, "set identity", number(expected), number(found))?;
+        }
+        Ok(())
+    }
+
+    /// `Ok` if `found` is at least `limit`.
+    pub(crate) fn unless_at_least(
+        place: Place,
+        field: &'static str,
+        limit: u64,
+        found: u64,
+    ) -> Result<(), Corrupt> {
+        if found >= limit { Ok(()) } else { Err(Corrupt { place, field, expected: limit, found }) }
     }
 
     /// `Ok` if `found` is at most `limit`.

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 
-use forebay_engine::error::Place;
+use forebay_engine::error::{Corrupt, Place};
 use forebay_engine::format::checkpoint::{Bits, Checkpoint, SegmentLine, SegmentUse, bit};
 use forebay_engine::format::crc32c;
 use forebay_engine::format::record::{EntryKind, RecordHeader};
@@ -140,6 +140,7 @@ impl<'a> SegmentCheck<'a> {
                 self.damage(&Place::Summary { segment: id }, "entries", "those of the headers");
             }
         }
+        self.entries(id, line, &walk.entries);
         if let Some(bits) = line.bits.as_deref() {
             self.bits(id, line, bits, &walk);
             self.payload(id, bits, &walk, &bytes);
@@ -192,6 +193,22 @@ impl<'a> SegmentCheck<'a> {
         let first = self.device.read(block_offset(geometry, id, 0), BLOCK_BYTES as u64)?;
         let mut walk = Walk::new(Generation(line.generation.0 + 1), self.segment_blocks());
         let header = RecordHeader::decode(&self.superblock.set_id, id, 0, &first);
+        if let Ok(header) = &header
+            && header.recovery_epoch > self.checkpoint.recovery_epoch
+        {
+            // A life writes records only behind a checkpoint of its own.
+            let (expected, found) = (self.checkpoint.recovery_epoch.0, header.recovery_epoch.0);
+            self.findings.add_corrupt(
+                Severity::Damage,
+                Corrupt {
+                    place: Place::Record { segment: id, block: 0 },
+                    field: "recovery epoch",
+                    expected,
+                    found,
+                },
+            );
+            return Ok(());
+        }
         if header.is_ok_and(|header| self.follows(&header, &walk)) {
             let bytes = self.read_segment(id)?;
             self.walk_new(id, &bytes, &mut walk);
@@ -251,11 +268,39 @@ impl<'a> SegmentCheck<'a> {
         let start = line.used_blocks as usize * BLOCK_BYTES;
         let end = start + line.summary_blocks as usize * BLOCK_BYTES;
         let set_id = &self.superblock.set_id;
-        match Summary::decode(set_id, id, line.generation, &bytes[start..end]) {
+        let used_blocks = line.used_blocks;
+        match Summary::decode(set_id, id, line.generation, used_blocks, &bytes[start..end]) {
             Ok(summary) => Some(summary),
             Err(corrupt) => {
                 self.findings.add_corrupt(Severity::Damage, corrupt);
                 None
+            }
+        }
+    }
+
+    /// Entries that the checkpoint counts on are older than it, and what it names as pieces of a
+    /// record lies within the record.
+    fn entries(&mut self, id: u32, line: &SegmentLine, entries: &[PlacedEntry]) {
+        let first = id * self.segment_blocks();
+        for PlacedEntry { entry, block } in entries {
+            let has_version =
+                !matches!(entry.kind, EntryKind::Drop { .. } | EntryKind::Mark { .. });
+            let place = Place::Record { segment: id, block: *block };
+            if has_version && entry.version >= self.checkpoint.next_version {
+                self.damage(&place, "entry version", "one that was given out");
+            }
+            let is_live = |bits: &Bits| bit(&bits.live, *block);
+            if !entry.kind.is_blank() || !line.bits.as_deref().is_some_and(is_live) {
+                continue;
+            }
+            let pieces = self.checkpoint.pieces.iter();
+            let mut pieces = pieces.filter(|piece| piece.position == first + block);
+            let end = entry.start + u64::from(entry.block_count);
+            let is_outside = pieces.any(|piece| {
+                piece.start < entry.start || piece.start + u64::from(piece.block_count) > end
+            });
+            if is_outside {
+                self.damage(&place, "piece that the checkpoint names", "a part of the record");
             }
         }
     }

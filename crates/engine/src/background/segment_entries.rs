@@ -54,11 +54,12 @@ impl Engine {
     ) {
         self.log.segments.get_mut(segment).pins -= 1;
         let range = BufferRange { buffer: read.0, offset: 0, length: read.1 };
-        let generation = self.log.segments.get(segment).generation;
+        let state = self.log.segments.get(segment);
+        let (generation, used_blocks) = (state.generation, state.used_blocks);
         let summary = match result {
             Ok(()) => {
                 let bytes = payload.metadata(range);
-                Summary::decode(&self.log.set_id, segment, generation, bytes).ok()
+                Summary::decode(&self.log.set_id, segment, generation, used_blocks, bytes).ok()
             }
             Err(_) => None,
         };

@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::superblock::{Geometry, VOLUMES_MAX};
-use super::{SetId, crc32c};
+use super::{COUNTER_MAX, SetId, VERSION_MAX, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::units::{
     BLOCK_BYTES, FlushEpoch, Generation, RecoveryEpoch, SequenceNumber, Version, VolumeId,
@@ -42,6 +42,16 @@ struct RawHeader {
     segment_blocks: U32,
     volume_count: U32,
     piece_count: U32,
+}
+
+impl RawHeader {
+    /// Whether the numbers are in their ranges.
+    fn check_numbers(&self, place: Place) -> Result<(), Corrupt> {
+        Corrupt::unless_at_most(place, "id", COUNTER_MAX, self.id.get())?;
+        Corrupt::unless_at_most(place, "sequence", COUNTER_MAX, self.sequence.get())?;
+        Corrupt::unless_at_most(place, "next version", VERSION_MAX, self.next_version.get())?;
+        Corrupt::unless_at_most(place, "recovery epoch", COUNTER_MAX, self.recovery_epoch.get())
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -286,17 +296,19 @@ impl Checkpoint {
     ) -> Result<Checkpoint, Corrupt> {
         let place = Place::Checkpoint { area };
         let Ok((raw, _)) = RawHeader::read_from_prefix(bytes) else {
-            return Err(Corrupt { place, field: "length", expected: 80, found: 0 });
+            let (expected, found) = (size_of::<RawHeader>() as u64, bytes.len() as u64);
+            return Err(Corrupt { place, field: "length", expected, found });
         };
         let magic = u32::from_le_bytes(raw.magic);
         Corrupt::unless_equal(place, "magic", u32::from_le_bytes(MAGIC).into(), magic.into())?;
-        Corrupt::unless_equal(place, "set identity", 1, (raw.set_id == *set_id).into())?;
+        Corrupt::unless_same_set(place, set_id, &raw.set_id)?;
         let body_bytes = raw.body_bytes.get();
         Corrupt::unless_at_most(place, "length", bytes.len() as u64, body_bytes)?;
         let body = &bytes[..usize::try_from(body_bytes).expect("checked above")];
-        Corrupt::unless_at_most(place, "header", body_bytes, size_of::<RawHeader>() as u64)?;
+        Corrupt::unless_at_least(place, "header", size_of::<RawHeader>() as u64, body_bytes)?;
         let crc = crc32c(&body[4..]);
         Corrupt::unless_equal(place, "checksum", crc.0.into(), raw.crc.get().into())?;
+        raw.check_numbers(place)?;
         let count = u64::from(geometry.segment_count);
         Corrupt::unless_equal(place, "segments", count, raw.segment_count.get().into())?;
         let blocks = geometry.segment_blocks();
@@ -310,6 +322,10 @@ impl Checkpoint {
         let mut volumes = Vec::new();
         for _ in 0..raw.volume_count.get() {
             let volume: RawVolume = reader.next()?;
+            Corrupt::unless_equal(place, "reserved bytes", 0, volume.reserved.get())?;
+            Corrupt::unless_at_most(place, "flush epoch", COUNTER_MAX, volume.epoch.get())?;
+            let (epoch, drained) = (volume.epoch.get(), volume.drained_through.get());
+            Corrupt::unless_at_most(place, "drained through", epoch, drained)?;
             volumes.push(VolumeLine {
                 id: VolumeId(volume.id.get()),
                 epoch: FlushEpoch(volume.epoch.get()),
@@ -319,6 +335,8 @@ impl Checkpoint {
         let mut pieces = Vec::new();
         for _ in 0..raw.piece_count.get() {
             let piece: RawPiece = reader.next()?;
+            let end = piece.start.get().saturating_add(piece.block_count.get().into());
+            Corrupt::unless_at_most(place, "piece", 1 << 40, end)?;
             pieces.push(BlankPiece {
                 position: piece.position.get(),
                 start: piece.start.get(),
@@ -327,7 +345,7 @@ impl Checkpoint {
         }
         let mut segments = Vec::with_capacity(geometry.segment_count as usize);
         for _ in 0..geometry.segment_count {
-            segments.push(decode_segment(&mut reader, blocks)?);
+            segments.push(decode_segment(&mut reader, blocks, raw.sequence.get())?);
         }
         Corrupt::unless_equal(place, "bytes behind the table", 0, reader.bytes.len() as u64)?;
         Ok(Checkpoint {
@@ -367,9 +385,16 @@ fn encode_segment(segment: &SegmentLine, blocks: u32, bytes: &mut Vec<u8>) {
     }
 }
 
-fn decode_segment(reader: &mut Reader<'_>, blocks: u32) -> Result<SegmentLine, Corrupt> {
+fn decode_segment(
+    reader: &mut Reader<'_>,
+    blocks: u32,
+    sequence: u64,
+) -> Result<SegmentLine, Corrupt> {
     let place = reader.place;
     let raw: RawSegment = reader.next()?;
+    Corrupt::unless_equal(place, "reserved bytes", 0, raw.reserved.get().into())?;
+    Corrupt::unless_at_most(place, "generation", COUNTER_MAX, raw.generation.get())?;
+    Corrupt::unless_at_most(place, "last sequence", sequence, raw.last_sequence.get())?;
     let segment_use = match raw.segment_use.get() {
         0 => SegmentUse::Free,
         1 => SegmentUse::Open,

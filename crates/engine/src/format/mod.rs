@@ -14,6 +14,15 @@ use crate::units::Crc32c;
 /// Version of the format. A device with another one is refused.
 pub const FORMAT_VERSION: u32 = 1;
 
+/// Largest number of those that only ever grow: sequence, generation, epoch, serial, id. At a
+/// billion a second it is reached after 146 years. What is larger is damage; what is not can be
+/// counted on.
+pub const COUNTER_MAX: u64 = 1 << 62;
+
+/// Largest version on a device: the index keeps 48 bits of it, and 2^40 of them, twelve days at a
+/// million a second, are left to a life that begins there.
+pub const VERSION_MAX: u64 = (1 << 48) - (1 << 40) - 1;
+
 /// Identity of a cache set: random, given at format.
 pub type SetId = [u8; 16];
 

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{SetId, crc32c};
+use super::{COUNTER_MAX, SetId, VERSION_MAX, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::units::{
     BLOCK_BYTES, Crc32c, EXTENT_BLOCKS_MAX, FlushEpoch, Generation, RecoveryEpoch, SequenceNumber,
@@ -56,6 +56,35 @@ struct RawHeader {
     block: U32,
     payload_blocks: U32,
     entry_count: U32,
+}
+
+impl RawHeader {
+    /// Whether the numbers are in their ranges.
+    fn check_numbers(&self, place: Place) -> Result<(), Corrupt> {
+        let sequence = self.sequence.get();
+        Corrupt::unless_at_least(place, "sequence", 1, sequence)?;
+        Corrupt::unless_at_most(place, "sequence", COUNTER_MAX, sequence)?;
+        Corrupt::unless_at_most(place, "generation", COUNTER_MAX, self.generation.get())?;
+        Corrupt::unless_at_most(place, "recovery epoch", COUNTER_MAX, self.recovery_epoch.get())?;
+        // What was before it has a lower number, and nothing is durable before it is written.
+        Corrupt::unless_at_most(place, "previous", sequence - 1, self.previous.get())?;
+        let durable_through = self.durable_through.get();
+        Corrupt::unless_at_most(place, "durable through", sequence - 1, durable_through)
+    }
+
+    /// Its earlier numbers: first those that there are, then zeroes.
+    fn replaces(&self, place: Place) -> Result<Vec<SequenceNumber>, Corrupt> {
+        let count = self.replaces.iter().take_while(|number| number.get() > 0).count();
+        let (numbers, rest) = self.replaces.split_at(count);
+        for number in numbers {
+            let limit = self.sequence.get() - 1;
+            Corrupt::unless_at_most(place, "replaced numbers", limit, number.get())?;
+        }
+        for number in rest {
+            Corrupt::unless_equal(place, "replaced numbers", 0, number.get())?;
+        }
+        Ok(numbers.iter().map(|number| SequenceNumber(number.get())).collect())
+    }
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Clone, Copy)]
@@ -191,18 +220,7 @@ impl Entry {
                 return Err(Corrupt { place, field, expected: 7, found });
             }
         };
-        let count = u64::from(raw.block_count.get());
-        let limit = match kind {
-            EntryKind::Data => u64::from(RECORD_BLOCKS_MAX),
-            _ => BLANK_BLOCKS_MAX,
-        };
-        Corrupt::unless_at_most(place, "entry length", limit, count)?;
-        Corrupt::unless_at_most(place, "entry start", 1 << 40, start)?;
-        Corrupt::unless_at_most(place, "entry end", 1 << 40, start + count)?;
-        Corrupt::unless_equal(place, "entry reserved", 0, raw.reserved.get().into())?;
-        let flags = raw.flags & !(FLAG_DIRTY | FLAG_MAY_UNMAP);
-        Corrupt::unless_equal(place, "entry flags", 0, flags.into())?;
-        Ok(Entry {
+        let entry = Entry {
             kind,
             volume: VolumeId(raw.volume_id.get()),
             volume_generation: Generation(raw.volume_generation.get()),
@@ -211,7 +229,39 @@ impl Entry {
             version: Version(version),
             epoch: FlushEpoch(raw.epoch.get()),
             is_dirty: raw.flags & FLAG_DIRTY != 0,
-        })
+        };
+        Corrupt::unless_equal(place, "entry reserved", 0, raw.reserved.get().into())?;
+        let may_unmap = matches!(kind, EntryKind::Zeroes { .. });
+        let known = FLAG_DIRTY | if may_unmap { FLAG_MAY_UNMAP } else { 0 };
+        Corrupt::unless_equal(place, "entry flags", 0, (raw.flags & !known).into())?;
+        entry.check_numbers(place)?;
+        Ok(entry)
+    }
+
+    /// Whether the numbers are in their ranges.
+    fn check_numbers(&self, place: Place) -> Result<(), Corrupt> {
+        let (start, version) = (self.start, self.version.0);
+        let count = u64::from(self.block_count);
+        let (shortest, longest) = match self.kind {
+            EntryKind::Data => (1, u64::from(RECORD_BLOCKS_MAX)),
+            EntryKind::Drop { .. } | EntryKind::Mark { .. } => (0, 0),
+            _ => (1, BLANK_BLOCKS_MAX),
+        };
+        Corrupt::unless_at_least(place, "entry length", shortest, count)?;
+        Corrupt::unless_at_most(place, "entry length", longest, count)?;
+        Corrupt::unless_at_most(place, "entry start", 1 << 40, start)?;
+        Corrupt::unless_at_most(place, "entry end", 1 << 40, start + count)?;
+        Corrupt::unless_at_most(place, "entry epoch", COUNTER_MAX, self.epoch.0)?;
+        let generation = self.volume_generation.0;
+        Corrupt::unless_at_most(place, "entry volume generation", COUNTER_MAX, generation)?;
+        let is_counter = matches!(self.kind, EntryKind::Drop { .. } | EntryKind::Mark { .. });
+        let limit = if is_counter { COUNTER_MAX } else { VERSION_MAX };
+        Corrupt::unless_at_most(place, "entry version", limit, version)?;
+        if matches!(self.kind, EntryKind::Drop { .. }) {
+            let others = self.volume.0 | generation | self.epoch.0 | u64::from(self.is_dirty);
+            Corrupt::unless_equal(place, "fields of a drop", 0, others)?;
+        }
+        Ok(())
     }
 }
 
@@ -307,9 +357,10 @@ impl RecordHeader {
         Corrupt::unless_equal(place, "magic", u32::from_le_bytes(MAGIC).into(), magic.into())?;
         let crc = crc32c(&block[4..]);
         Corrupt::unless_equal(place, "checksum", crc.0.into(), raw.crc.get().into())?;
-        Corrupt::unless_equal(place, "set identity", 1, (raw.set_id == *set_id).into())?;
+        Corrupt::unless_same_set(place, set_id, &raw.set_id)?;
         Corrupt::unless_equal(place, "segment", segment.into(), raw.segment.get().into())?;
         Corrupt::unless_equal(place, "block", block_index.into(), raw.block.get().into())?;
+        raw.check_numbers(place)?;
         let (entry_count, payload) = (raw.entry_count.get() as usize, raw.payload_blocks.get());
         Corrupt::unless_at_most(place, "payload", RECORD_BLOCKS_MAX.into(), payload.into())?;
         let entries_max = (BODY_BYTES - payload as usize * 4) / ENTRY_BYTES;
@@ -319,11 +370,18 @@ impl RecordHeader {
             let raw = RawEntry::read_from_bytes(bytes).expect("an entry has ENTRY_BYTES");
             entries.push(Entry::from_raw(place, &raw)?);
         }
+        let blanks = entries.iter().filter(|entry| entry.kind.is_blank()).count() as u64;
+        // The bits of the header block in a checkpoint stand for one entry without payload.
+        if blanks > 0 {
+            let count = entry_count as u64;
+            Corrupt::unless_equal(place, "entries beside one without payload", 1, count)?;
+        }
         let sum: u64 = entries.iter().map(|entry| u64::from(entry.payload_blocks())).sum();
         Corrupt::unless_equal(place, "payload of the entries", payload.into(), sum)?;
-        let crcs = body[entry_count * ENTRY_BYTES..]
+        let (crcs, rest) = body[entry_count * ENTRY_BYTES..].split_at(payload as usize * 4);
+        Corrupt::unless_zero(place, "bytes behind the checksums", rest)?;
+        let crcs = crcs
             .chunks_exact(4)
-            .take(payload as usize)
             .map(|b| Crc32c(u32::from_le_bytes([b[0], b[1], b[2], b[3]])))
             .collect();
         Ok(RecordHeader {
@@ -331,12 +389,7 @@ impl RecordHeader {
             recovery_epoch: RecoveryEpoch(raw.recovery_epoch.get()),
             sequence: SequenceNumber(raw.sequence.get()),
             previous: SequenceNumber(raw.previous.get()),
-            replaces: raw
-                .replaces
-                .iter()
-                .map(|sequence| SequenceNumber(sequence.get()))
-                .filter(|sequence| sequence.0 > 0)
-                .collect(),
+            replaces: raw.replaces(place)?,
             durable_through: SequenceNumber(raw.durable_through.get()),
             segment,
             block: block_index,

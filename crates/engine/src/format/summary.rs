@@ -93,7 +93,7 @@ impl Summary {
         bytes[..4].copy_from_slice(&crc.0.to_le_bytes());
     }
 
-    /// Reads the summary of this generation of `segment`.
+    /// Reads the summary of this generation of `segment`, of which records take `used_blocks`.
     ///
     /// # Errors
     /// If it is anything else.
@@ -101,24 +101,31 @@ impl Summary {
         set_id: &SetId,
         segment: u32,
         generation: Generation,
+        used_blocks: u32,
         bytes: &[u8],
     ) -> Result<Summary, Corrupt> {
         let place = Place::Summary { segment };
         let Ok((raw, body)) = RawSummary::read_from_prefix(bytes) else {
-            return Err(Corrupt { place, field: "length", expected: 48, found: 0 });
+            let (expected, found) = (size_of::<RawSummary>() as u64, bytes.len() as u64);
+            return Err(Corrupt { place, field: "length", expected, found });
         };
         let magic = u32::from_le_bytes(raw.magic);
         Corrupt::unless_equal(place, "magic", u32::from_le_bytes(MAGIC).into(), magic.into())?;
         let crc = crc32c(&bytes[4..]);
         Corrupt::unless_equal(place, "checksum", crc.0.into(), raw.crc.get().into())?;
-        Corrupt::unless_equal(place, "set identity", 1, (raw.set_id == *set_id).into())?;
+        Corrupt::unless_same_set(place, set_id, &raw.set_id)?;
         Corrupt::unless_equal(place, "segment", segment.into(), raw.segment.get().into())?;
         Corrupt::unless_equal(place, "generation", generation.0, raw.generation.get())?;
         Corrupt::unless_equal(place, "reserved", 0, raw.reserved.get().into())?;
+        let used = raw.used_blocks.get();
+        Corrupt::unless_equal(place, "used blocks", used_blocks.into(), used.into())?;
         let (count, used) = (raw.entry_count.get() as usize, raw.used_blocks.get() as usize);
         let (length, needed) = (body.len() as u64, count as u64 * PLACED_BYTES as u64);
         Corrupt::unless_at_most(place, "entries and checksums", length, needed + used as u64 * 4)?;
+        let blocks = u64::from(summary_blocks(count, used_blocks));
+        Corrupt::unless_equal(place, "length", blocks * BLOCK_BYTES as u64, bytes.len() as u64)?;
         let mut entries = Vec::with_capacity(count);
+        let mut order = Order::default();
         for bytes in body.chunks_exact(PLACED_BYTES).take(count) {
             let raw = RawEntry::read_from_bytes(&bytes[..ENTRY_BYTES]).expect("ENTRY_BYTES");
             let entry = Entry::from_raw(place, &raw)?;
@@ -126,13 +133,51 @@ impl Summary {
             let end = block.saturating_add(u64::from(entry.payload_blocks()));
             Corrupt::unless_at_most(place, "place of an entry", used as u64, end)?;
             let block = u32::try_from(block).expect("checked above");
-            entries.push(PlacedEntry { entry, block });
+            let placed = PlacedEntry { entry, block };
+            order.check(place, &placed)?;
+            entries.push(placed);
         }
-        let crcs = body[count * PLACED_BYTES..]
+        let (crcs, rest) = body[count * PLACED_BYTES..].split_at(used * 4);
+        Corrupt::unless_zero(place, "bytes behind the checksums", rest)?;
+        let crcs = crcs
             .chunks_exact(4)
-            .take(used)
             .map(|b| Crc32c(u32::from_le_bytes([b[0], b[1], b[2], b[3]])))
             .collect();
         Ok(Summary { entries, crcs })
+    }
+}
+
+/// The records of a segment as its entries tell of them: one behind the other, none over another.
+#[derive(Default)]
+struct Order {
+    /// Header of the record that the entries are of.
+    header: Option<u32>,
+    /// Whether its one entry has no payload, so that the bits of the header stand for it.
+    is_blank: bool,
+    /// First block behind what the entries have named.
+    end: u32,
+}
+
+impl Order {
+    fn check(&mut self, place: Place, placed: &PlacedEntry) -> Result<(), Corrupt> {
+        let (block, blocks) = (placed.block, placed.entry.payload_blocks());
+        let is_blank = placed.entry.kind.is_blank();
+        let is_same_record = !self.is_blank
+            && !is_blank
+            && self
+                .header
+                .is_some_and(|header| if blocks > 0 { block == self.end } else { block == header });
+        if !is_same_record {
+            // A record begins with its header; that of one with payload stands right before it.
+            let first = self.end + u32::from(blocks > 0);
+            Corrupt::unless_at_least(place, "order of the entries", first.into(), block.into())?;
+            self.header = Some(block - u32::from(blocks > 0));
+            self.is_blank = is_blank;
+            self.end = block + u32::from(blocks == 0);
+        }
+        if blocks > 0 {
+            self.end = block + blocks;
+        }
+        Ok(())
     }
 }

@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::{FORMAT_VERSION, SetId, crc32c};
+use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, SetSettings, VolumeSettings};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
@@ -175,6 +175,9 @@ impl Geometry {
         }
         let superblock = SUPERBLOCK_BYTES as u64;
         let mut segment_count = device_bytes / segment_bytes;
+        if segment_count > CACHE_BLOCKS_MAX {
+            return Err(GeometryError::TooLarge { device_bytes });
+        }
         loop {
             let checkpoint_bytes =
                 super::checkpoint::area_bytes(segment_count, segment_bytes / block);
@@ -322,10 +325,8 @@ impl Superblock {
     /// # Errors
     /// If the table is full, or name or path do not fit.
     pub fn add_volume(&mut self, new: &NewVolume) -> Result<VolumeSlot, AddVolumeError> {
-        let good = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_');
         let name = new.name.as_bytes();
-        let first_is_good = name.first().is_some_and(|c| c.is_ascii_alphanumeric() || *c == b'_');
-        if name.len() > NAME_BYTES_MAX || !first_is_good || !name.iter().all(|c| good(*c)) {
+        if name.len() > NAME_BYTES_MAX || good_name_bytes(name) < name.len().max(1) {
             return Err(AddVolumeError::BadName);
         }
         if new.origin_path.len() > ORIGIN_PATH_BYTES_MAX {
@@ -423,19 +424,28 @@ impl Superblock {
         Corrupt::unless_equal(place, "version", FORMAT_VERSION.into(), version.into())?;
         let crc = crc32c(&bytes[4..]);
         Corrupt::unless_equal(place, "checksum", crc.0.into(), header.crc.get().into())?;
-        let nonzero = bytes[size_of::<Header>()..BLOCK_BYTES].iter().any(|byte| *byte != 0)
-            || header.reserved != [0; 7];
-        Corrupt::unless_equal(place, "reserved bytes", 0, nonzero.into())?;
+        Corrupt::unless_zero(place, "reserved bytes", &bytes[size_of::<Header>()..BLOCK_BYTES])?;
+        Corrupt::unless_zero(place, "reserved bytes", &header.reserved)?;
+        Corrupt::unless_at_most(place, "serial", COUNTER_MAX, header.serial.get())?;
+        Corrupt::unless_at_most(place, "next volume id", COUNTER_MAX, header.next_volume_id.get())?;
+        Corrupt::unless_at_most(place, "discard", 1, header.discard_freed_segments.into())?;
         let geometry = decode_geometry(place, &header)?;
-        let mut volumes = Vec::with_capacity(VOLUMES_MAX);
+        let mut volumes: Vec<Option<Volume>> = Vec::with_capacity(VOLUMES_MAX);
         for (slot, bytes) in (0u16..).zip(bytes[BLOCK_BYTES..].chunks_exact(SLOT_BYTES)) {
-            volumes.push(decode_slot(slot, bytes, header.next_volume_id.get())?);
+            let volume = decode_slot(slot, bytes, header.next_volume_id.get())?;
+            if let Some(volume) = &volume {
+                assert_is_new(slot, volume, &volumes)?;
+            }
+            volumes.push(volume);
         }
+        let label_bytes = header.label.iter().position(|byte| *byte == 0);
+        let (label, rest) = header.label.split_at(label_bytes.unwrap_or(LABEL_BYTES_MAX));
+        Corrupt::unless_zero(place, "bytes behind the label", rest)?;
         Ok(Superblock {
             set_id: header.set_id,
             serial: header.serial.get(),
             geometry,
-            label: decode_text(place, "label", header.label.split(|b| *b == 0).next())?,
+            label: decode_text(place, "label", label)?,
             next_volume_id: header.next_volume_id.get(),
             settings: SetSettings {
                 memory_max_bytes: header.memory_max_bytes.get(),
@@ -466,11 +476,21 @@ fn decode_geometry(place: Place, header: &Header) -> Result<Geometry, Corrupt> {
     let device_bytes = header.device_bytes.get();
     let segment_bytes = header.segment_bytes.get();
     // The layout is a function of the device's size and the segment size: anything else is damage.
-    let geometry = Geometry::new(device_bytes, Some(segment_bytes)).map_err(|_| Corrupt {
-        place,
-        field: "device and segment size",
-        expected: SEGMENT_BYTES_MIN,
-        found: segment_bytes,
+    let geometry = Geometry::new(device_bytes, Some(segment_bytes)).map_err(|error| {
+        let (field, expected, found) = match error {
+            GeometryError::SegmentSize { segment_bytes } => {
+                let nearest = segment_bytes.checked_next_power_of_two().unwrap_or(u64::MAX);
+                let nearest = nearest.clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+                ("segment size", nearest, segment_bytes)
+            }
+            GeometryError::TooSmall { needed_bytes, .. } => {
+                ("device size", needed_bytes, device_bytes)
+            }
+            GeometryError::TooLarge { .. } => {
+                ("device size", CACHE_BLOCKS_MAX * BLOCK_BYTES as u64, device_bytes)
+            }
+        };
+        Corrupt { place, field, expected, found }
     })?;
     let count = u64::from(geometry.segment_count);
     Corrupt::unless_equal(place, "device size", geometry.device_bytes, device_bytes)?;
@@ -520,13 +540,16 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
     let place = Place::VolumeTable { slot };
     let raw = Slot::read_from_bytes(bytes).expect("a slot has SLOT_BYTES");
     if raw.id.get() == 0 {
-        let nonzero = bytes.iter().any(|byte| *byte != 0);
-        Corrupt::unless_equal(place, "bytes of a free slot", 0, nonzero.into())?;
+        Corrupt::unless_zero(place, "bytes of a free slot", bytes)?;
         return Ok(None);
     }
-    let nonzero = raw.reserved != [0; 76];
-    Corrupt::unless_equal(place, "reserved bytes", 0, nonzero.into())?;
+    Corrupt::unless_zero(place, "reserved bytes", &raw.reserved)?;
     Corrupt::unless_at_most(place, "volume id", next_id.saturating_sub(1), raw.id.get())?;
+    Corrupt::unless_at_most(place, "generation", COUNTER_MAX, raw.generation.get())?;
+    Corrupt::unless_at_most(place, "fingerprint flag", 1, raw.has_fingerprint.into())?;
+    if raw.has_fingerprint == 0 {
+        Corrupt::unless_equal(place, "fingerprint", 0, raw.fingerprint.get().into())?;
+    }
     Corrupt::unless_at_most(place, "writeback percent", 100, raw.writeback_percent.into())?;
     Corrupt::unless_equal(place, "size remainder", 0, raw.size_bytes.get() % 512)?;
     Corrupt::unless_at_most(place, "size", 1 << 52, raw.size_bytes.get())?;
@@ -547,13 +570,12 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
             return Err(Corrupt { place, field, expected: 1, found });
         }
     };
-    let name = raw.name.get(..usize::from(raw.name_bytes.get()));
-    let path = raw.origin_path.get(..usize::from(raw.origin_path_bytes.get()));
+    let (name, path) = decode_names(place, &raw)?;
     Ok(Some(Volume {
         id: VolumeId(raw.id.get()),
         generation: Generation(raw.generation.get()),
-        name: decode_text(place, "name", name)?,
-        origin_path: decode_text(place, "origin path", path)?,
+        name,
+        origin_path: path,
         size_bytes: raw.size_bytes.get(),
         logical_block_bytes: logical,
         mode: mode_from_byte(place, raw.mode)?,
@@ -567,11 +589,54 @@ fn decode_slot(slot: u16, bytes: &[u8], next_id: u64) -> Result<Option<Volume>, 
     }))
 }
 
-fn decode_text(place: Place, field: &'static str, bytes: Option<&[u8]>) -> Result<String, Corrupt> {
-    bytes
-        .and_then(|bytes| core::str::from_utf8(bytes).ok())
-        .map(ToString::to_string)
-        .ok_or(Corrupt { place, field, expected: 0, found: 1 })
+/// Name and path of the origin of a slot.
+fn decode_names(place: Place, raw: &Slot) -> Result<(String, String), Corrupt> {
+    let (name_bytes, path_bytes) = (raw.name_bytes.get(), raw.origin_path_bytes.get());
+    let limit = NAME_BYTES_MAX as u64;
+    Corrupt::unless_at_most(place, "length of the name", limit, name_bytes.into())?;
+    let limit = ORIGIN_PATH_BYTES_MAX as u64;
+    Corrupt::unless_at_most(place, "length of the origin path", limit, path_bytes.into())?;
+    let (name, rest) = raw.name.split_at(name_bytes.into());
+    Corrupt::unless_zero(place, "bytes behind the name", rest)?;
+    let good = good_name_bytes(name) as u64;
+    Corrupt::unless_at_least(place, "name", u64::from(name_bytes).max(1), good)?;
+    let (path, rest) = raw.origin_path.split_at(path_bytes.into());
+    Corrupt::unless_zero(place, "bytes behind the origin path", rest)?;
+    Ok((decode_text(place, "name", name)?, decode_text(place, "origin path", path)?))
+}
+
+/// How many bytes from the start may stand in a name.
+fn good_name_bytes(name: &[u8]) -> usize {
+    let is_first = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    let good = |(at, c): &(usize, &u8)| is_first(**c) || *at > 0 && matches!(**c, b'.' | b'-');
+    name.iter().enumerate().take_while(good).count()
+}
+
+/// Volumes are told apart by id and by name.
+fn assert_is_new(slot: u16, volume: &Volume, earlier: &[Option<Volume>]) -> Result<(), Corrupt> {
+    let place = Place::VolumeTable { slot };
+    for (other, known) in (0u64..).zip(earlier) {
+        let Some(known) = known else { continue };
+        let field = if known.id == volume.id {
+            "volume id of another slot"
+        } else if known.name == volume.name {
+            "name of another slot"
+        } else {
+            continue;
+        };
+        return Err(Corrupt { place, field, expected: slot.into(), found: other });
+    }
+    Ok(())
+}
+
+/// UTF-8; else the number of good bytes is named beside that of all.
+fn decode_text(place: Place, field: &'static str, bytes: &[u8]) -> Result<String, Corrupt> {
+    core::str::from_utf8(bytes).map(ToString::to_string).map_err(|error| Corrupt {
+        place,
+        field,
+        expected: bytes.len() as u64,
+        found: error.valid_up_to() as u64,
+    })
 }
 
 fn mode_to_byte(mode: CacheMode) -> u8 {
@@ -592,5 +657,20 @@ fn mode_from_byte(place: Place, byte: u8) -> Result<CacheMode, Corrupt> {
         4 => Ok(CacheMode::Writeonly),
         5 => Ok(CacheMode::Passthrough),
         found => Err(Corrupt { place, field: "cache mode", expected: 5, found: found.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_size_is_too_large_to_be_refused() {
+        for device_bytes in [17 << 40, 1 << 60, u64::MAX] {
+            for segment_bytes in [None, Some(SEGMENT_BYTES_MIN), Some(SEGMENT_BYTES_MAX)] {
+                let layout = Geometry::new(device_bytes, segment_bytes);
+                assert!(matches!(layout, Err(GeometryError::TooLarge { .. })), "{layout:?}");
+            }
+        }
     }
 }

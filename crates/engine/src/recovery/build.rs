@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::scan::{NewRecord, ScannedSegment};
 use crate::engine::Engine;
-use crate::error::RecoveryError;
+use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{Bits, Checkpoint, bit, set_bit};
 use crate::format::record::{Entry, EntryKind};
 use crate::format::summary::PlacedEntry;
@@ -24,6 +24,8 @@ struct Building {
     /// Dropped segments with their generation.
     drops: Vec<(u32, u64)>,
     highest_version: u64,
+    /// Something that the checkpoint says and its records do not bear out.
+    corrupt: Option<Corrupt>,
 }
 
 impl Engine {
@@ -45,6 +47,10 @@ impl Engine {
         for segment in segments {
             self.adopt(segment, &checkpoint, &mut building);
         }
+        if let Some(corrupt) = building.corrupt {
+            self.refuse(RecoveryError::Log(corrupt));
+            return;
+        }
         for (line, id) in checkpoint.segments.iter().zip(0u32..) {
             if self.log.segments.get(id).state == SegmentState::Free {
                 self.log.segments.get_mut(id).generation = line.generation;
@@ -58,7 +64,8 @@ impl Engine {
         self.log.last_sequence = checkpoint.sequence.max(last);
         self.log.next_version = Version(building.highest_version + 1);
         // Rule 8: what this life writes is told from what the last one left behind.
-        self.log.recovery_epoch = RecoveryEpoch(checkpoint.recovery_epoch.0 + 1);
+        let lost_epochs = self.recovery().lost_epochs;
+        self.log.recovery_epoch = RecoveryEpoch(checkpoint.recovery_epoch.0 + lost_epochs + 1);
         self.checkpoint.last_id = checkpoint.id;
         for line in &checkpoint.volumes {
             if let Some(volume) = self.volumes.iter_mut().flatten().find(|v| v.id == line.id) {
@@ -163,6 +170,19 @@ impl Engine {
             .filter(|piece| piece.position == header.0)
             .map(|piece| (piece.start, u64::from(piece.block_count)))
             .collect();
+        let end = entry.start + u64::from(entry.block_count);
+        let is_inside =
+            |(start, count): &&(u64, u64)| *start >= entry.start && start + count <= end;
+        if let Some((start, _)) = named.iter().find(|piece| !is_inside(piece)) {
+            let (segment, block) = self.log.segments.locate(header);
+            building.corrupt.get_or_insert(Corrupt {
+                place: CorruptPlace::Record { segment, block },
+                field: "piece that the checkpoint names",
+                expected: entry.start,
+                found: *start,
+            });
+            return;
+        }
         let whole = alloc::vec![(entry.start, u64::from(entry.block_count))];
         for (start, block_count) in if named.is_empty() { whole } else { named } {
             self.put(slot, Piece { start, block_count, version: entry.version, place });

@@ -76,6 +76,10 @@ pub(crate) struct Recovery {
     /// Next chunk to read, over both areas.
     next_chunk: u64,
     checkpoint: Option<Checkpoint>,
+    /// Recovery epochs above the checkpoint's that may be taken: one if the other area is not
+    /// valid. It may have held the first checkpoint of a later life, whose records must stay
+    /// unseen.
+    lost_epochs: u64,
     /// Next segment to look at.
     next_segment: u32,
     /// Segments of which more has to be read: the whole of them.
@@ -100,6 +104,7 @@ impl Recovery {
             areas: [vec![0; bytes], vec![0; bytes]],
             next_chunk: 0,
             checkpoint: None,
+            lost_epochs: 0,
             next_segment: 0,
             whole: Vec::new(),
             reads: 0,
@@ -262,6 +267,7 @@ impl Engine {
         };
         let a = decode(0, &recovery.areas[0]);
         let b = decode(1, &recovery.areas[1]);
+        let is_one_lost = a.is_err() || b.is_err();
         let best = match (a, b) {
             (Ok(a), Ok(b)) => Ok(if a.id > b.id { (0, a) } else { (1, b) }),
             (Ok(a), Err(_)) => Ok((0, a)),
@@ -270,6 +276,7 @@ impl Engine {
         };
         match best {
             Ok((area, checkpoint)) => {
+                recovery.lost_epochs = u64::from(is_one_lost);
                 recovery.areas = [Vec::new(), Vec::new()];
                 recovery.checkpoint = Some(checkpoint);
                 recovery.stage = Stage::Segments;

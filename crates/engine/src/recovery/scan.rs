@@ -10,10 +10,10 @@ use super::{READS_MAX, Recovery, RecoveryIo};
 use crate::engine::Engine;
 use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{SegmentLine, SegmentUse};
-use crate::format::record::{EntryKind, RecordHeader};
+use crate::format::record::{Entry, EntryKind, RecordHeader};
 use crate::format::summary::{PlacedEntry, Summary};
 use crate::payload::{BufferRange, Payload};
-use crate::units::{BLOCK_BYTES, Crc32c, Generation, SequenceNumber};
+use crate::units::{BLOCK_BYTES, Crc32c, Generation, SequenceNumber, Version};
 
 /// What was read of a segment.
 pub(super) struct ScannedSegment {
@@ -136,6 +136,19 @@ impl Engine {
         let block = payload.metadata(range);
         let header = RecordHeader::decode(&self.log.set_id, segment, 0, block).ok();
         let generation = self.checkpoint_line(segment).generation;
+        // A life writes records only when a checkpoint with its epoch is durable. One of a later
+        // life than the checkpoint's says that a newer checkpoint is lost, and with it what that
+        // life was told to keep; the older one knows nothing of it and would cut it off silently
+        // (rule 8).
+        let epoch = self.recovery().checkpoint.as_ref().expect("chosen before").recovery_epoch;
+        if let Some(found) = header.as_ref().map(|header| header.recovery_epoch)
+            && found > epoch
+        {
+            let (place, field) = (CorruptPlace::Record { segment, block: 0 }, "recovery epoch");
+            let corrupt = Corrupt { place, field, expected: epoch.0, found: found.0 };
+            self.refuse(RecoveryError::Log(corrupt));
+            return;
+        }
         let is_new = header.is_some_and(|header| {
             // Exactly the next generation: a segment is used again only after a checkpoint (rule
             // 6).
@@ -165,9 +178,12 @@ impl Engine {
     ) {
         let line = self.checkpoint_line(segment).clone();
         let bytes = payload.metadata(range);
-        let summary = Summary::decode(&self.log.set_id, segment, line.generation, bytes);
-        match summary {
-            Ok(summary) if summary.crcs.len() == line.used_blocks as usize => {
+        let next = self.recovery().checkpoint.as_ref().expect("chosen before").next_version;
+        let set_id = &self.log.set_id;
+        match Summary::decode(set_id, segment, line.generation, line.used_blocks, bytes) {
+            Ok(summary)
+                if summary.entries.iter().all(|placed| is_given_out(&placed.entry, next)) =>
+            {
                 self.scanned(ScannedSegment {
                     segment,
                     generation: line.generation,
@@ -285,6 +301,14 @@ impl Engine {
         let end = u64::from(block) + 1 + u64::from(header.payload_blocks);
         let limit = u64::from(self.checkpoint_line(segment).used_blocks);
         Corrupt::unless_at_most(place, "end of the record", limit, end)?;
+        let checkpoint = self.recovery().checkpoint.as_ref().expect("chosen before");
+        let last = checkpoint.sequence.0;
+        Corrupt::unless_at_most(place, "sequence", last, header.sequence.0)?;
+        let next = checkpoint.next_version;
+        if let Some(entry) = header.entries.iter().find(|entry| !is_given_out(entry, next)) {
+            let (limit, found) = (next.0.saturating_sub(1), entry.version.0);
+            return Err(Corrupt { place, field: "entry version", expected: limit, found });
+        }
         Ok(header)
     }
 
@@ -315,6 +339,13 @@ impl Engine {
         });
         Some((header, is_whole))
     }
+}
+
+/// Whether the version of an entry that a checkpoint counts on lies below the next one to be given
+/// out, or the entry has none.
+fn is_given_out(entry: &Entry, next: Version) -> bool {
+    let has_none = matches!(entry.kind, EntryKind::Drop { .. } | EntryKind::Mark { .. });
+    has_none || entry.version < next
 }
 
 fn is_zero(words: &[u64]) -> bool {

@@ -213,6 +213,60 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_older_one() {
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
 }
 
+/// Damages the newest checkpoint of a process that is dead.
+fn lose_newest_checkpoint(world: &mut World) {
+    let newest = world.durable_checkpoint().expect("one is durable").id;
+    let geometry = world.geometry;
+    for area in 0..2 {
+        let at = geometry.checkpoint_offset + area * geometry.checkpoint_bytes;
+        if world.cache.range(at + 24, 8) == newest.to_le_bytes() {
+            world.cache.rot(at + 100, 1);
+        }
+    }
+}
+
+/// The older checkpoint is of the life before; what the last one wrote would be cut off silently.
+#[test]
+fn records_of_a_life_whose_checkpoint_is_lost_are_reported() {
+    let mut world = of(CacheMode::Writeback);
+    world.write_now(0, 0, 1, 1);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    world.write_now(0, 0, 1, 2);
+    world.flush_now(0);
+    world.kill(|_| Keep::Nothing);
+    lose_newest_checkpoint(&mut world);
+    let mark = world.mark();
+    let found = world.restart();
+    let is_reported = matches!(
+        found,
+        Err(RecoveryError::Log(corrupt)) if corrupt.field == "recovery epoch"
+    );
+    assert!(is_reported, "{found:?}");
+    assert_eq!(world.count_since(mark, |_, what| *what != What::Read), 0);
+}
+
+/// Nor may they come back after a start that could not see them.
+#[test]
+fn records_of_a_life_whose_checkpoint_is_lost_stay_unseen() {
+    let mut world = of(CacheMode::Writeback);
+    world.write_now(0, 0, 1, 1);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    world.write_now(0, 0, 1, 2);
+    let header = world.place_of(0) - BLOCK;
+    let bytes = world.cache.range(header, BLOCK).to_vec();
+    world.kill(|_| Keep::Nothing);
+    lose_newest_checkpoint(&mut world);
+    world.cache.damage(header, &[0; BLOCK as usize]);
+    world.restart().expect("nothing tells of the lost checkpoint");
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
+    world.kill(|_| Keep::Nothing);
+    world.cache.damage(header, &bytes);
+    world.restart().expect("an older record is no damage");
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
+}
+
 #[test]
 fn two_damaged_checkpoints_are_reported_and_nothing_is_written() {
     let mut world = of(CacheMode::Writeback);
