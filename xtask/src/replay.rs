@@ -1,7 +1,9 @@
 //! `cargo xtask sim` and `cargo xtask fuzz`: the simulator's own program, built with optimization.
 //!
 //! What the commands can do is the business of `forebay-sim`; this only builds it and hands on the
-//! arguments: `forebay-sim run [--seed N] [...]` and `forebay-sim fuzz NAME [SEED] [...]`.
+//! arguments: `forebay-sim run [--seed N] [...]` and `forebay-sim fuzz NAME [--seed N] [...]`.
+//! Fuzzers that need what the simulator must not know live in the tests of their crates; they run
+//! by name, too, and are told the seed by `FOREBAY_FUZZ_SEED`.
 
 use std::process::Command;
 
@@ -13,6 +15,36 @@ use crate::{Outcome, process};
 
 /// Package and program of the simulator.
 const SIMULATOR: &str = "forebay-sim";
+
+/// A fuzzer that is a test of its crate.
+struct FuzzTest {
+    name: &'static str,
+    package: &'static str,
+    /// Where cargo finds the test.
+    target: [&'static str; 2],
+    test: &'static str,
+}
+
+const FUZZ_TESTS: [FuzzTest; 3] = [
+    FuzzTest {
+        name: "check",
+        package: "forebay-cli",
+        target: ["--bin", "forebay"],
+        test: "inspection::fuzz::check",
+    },
+    FuzzTest {
+        name: "nbd-server",
+        package: "forebay-nbd",
+        target: ["--test", "protocol"],
+        test: "fuzz::server",
+    },
+    FuzzTest {
+        name: "nbd-client",
+        package: "forebay-nbd",
+        target: ["--test", "protocol"],
+        test: "fuzz::client",
+    },
+];
 
 /// Arguments of `sim`.
 #[derive(Args)]
@@ -28,9 +60,10 @@ pub(crate) struct SimOptions {
 /// Arguments of `fuzz`.
 #[derive(Args)]
 pub(crate) struct FuzzOptions {
-    /// The fuzzer.
-    name: String,
-    /// Seed of the run; without it a run starts from a fresh one.
+    /// The fuzzer: `check`, `nbd-server`, `nbd-client`, or one of those that `forebay-sim fuzz`
+    /// lists; without it all are listed.
+    name: Option<String>,
+    /// Seed of the one case to run; without it the cases of the tests are run.
     seed: Option<u64>,
     /// Further arguments for the fuzzer.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -49,10 +82,32 @@ pub(crate) fn sim(options: &SimOptions) -> anyhow::Result<Outcome> {
 
 /// Runs a fuzzer.
 pub(crate) fn fuzz(options: &FuzzOptions) -> anyhow::Result<Outcome> {
+    let name = options.name.as_deref();
+    if let Some(test) = FUZZ_TESTS.iter().find(|test| Some(test.name) == name) {
+        return fuzz_test(test, options);
+    }
+    if name.is_none() {
+        for test in &FUZZ_TESTS {
+            println!("  {:<12} {} of {}", test.name, test.test, test.package);
+        }
+    }
     let mut command = simulator()?;
-    command.args(["fuzz", &options.name]);
-    command.args(options.seed.map(|seed| seed.to_string()));
+    command.arg("fuzz").args(name);
+    if let Some(seed) = options.seed {
+        command.arg("--seed").arg(seed.to_string());
+    }
     process::run(command.args(&options.arguments))
+}
+
+fn fuzz_test(test: &FuzzTest, options: &FuzzOptions) -> anyhow::Result<Outcome> {
+    let mut command = process::cargo();
+    command.args(["test", "--quiet", "--release", "--locked", "--package", test.package]);
+    command.args(test.target).args(["--", "--exact", test.test]);
+    command.args(&options.arguments).current_dir(Workspace::load()?.root());
+    if let Some(seed) = options.seed {
+        command.env("FOREBAY_FUZZ_SEED", seed.to_string());
+    }
+    process::run(&mut command)
 }
 
 /// Builds the simulator and runs it with the arguments that are still to be added.
@@ -62,7 +117,7 @@ fn simulator() -> anyhow::Result<Command> {
     if !workspace.members().iter().any(|package| package.targets.iter().any(is_program)) {
         bail!(
             "package {SIMULATOR} has no program of that name; it needs a src/main.rs with the \
-             subcommands `run [--seed N]` and `fuzz NAME [SEED]`"
+             subcommands `run [--seed N]` and `fuzz NAME [--seed N]`"
         );
     }
     let mut command = process::cargo();

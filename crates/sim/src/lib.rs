@@ -9,17 +9,20 @@
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
 //!   `crash.rs` and `check.rs` what happens between and after.
+//! - [`fuzz`] hands damaged bytes to whatever reads a cache device.
 //! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
 //!
-//! Deliberately absent: real devices, threads, and any knowledge of the engine's format beyond the
-//! superblock that a host writes at format.
+//! Deliberately absent: real devices, threads, and, but for the fuzzers, any knowledge of the
+//! engine's format beyond the superblock that a host writes at format.
 
 mod administrator;
+mod caught;
 mod check;
 mod client;
 pub mod config;
 mod crash;
 pub mod device;
+pub mod fuzz;
 pub mod hunt;
 pub mod media;
 pub mod oracle;

@@ -1,13 +1,21 @@
 //! The command line of the simulator.
 
+use std::fmt::Display;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
+use forebay_sim::fuzz;
 use forebay_sim::hunt::{Catch, Kind, hunt};
 use forebay_sim::reference::{Fault, Reference};
 use forebay_sim::run::run_with;
 use forebay_sim::sweep::{Sweep, sweep};
 use forebay_sim::under_test::launch_engine;
 use forebay_sim::{Plan, RunOptions, TraceMode, run};
+use peak_alloc::PeakAlloc;
+
+/// Counts what is allocated: the fuzzers bound it.
+#[global_allocator]
+static ALLOCATOR: PeakAlloc = PeakAlloc;
 
 const USAGE: &str = "\
 forebay-sim run --seed N [--runs M] [--long] [--reference] [--trace | --watch VOLUME:BLOCK]
@@ -18,6 +26,9 @@ forebay-sim hunt --runs M [--seed S] [--long] [--reference]
     Makes M runs and lists the kinds of violation with the shortest example of each.
 forebay-sim sweep [--seed S] [--runs M] [--stride N]
     Fails each operation in turn, kills at each, cuts the power at each, for M small worlds.
+forebay-sim fuzz NAME [--seed N] [--cases M]
+    Hands damaged bytes to a parser, from seed N on; one case with --seed alone, else those of the
+    tests. Without NAME the fuzzers are listed.
 The exit code is 0 if all was well, 1 after a violation, 2 if the arguments are wrong.";
 
 struct Arguments(Vec<String>);
@@ -58,12 +69,21 @@ fn main() -> ExitCode {
         "run" => run_command(arguments),
         "hunt" => hunt_command(arguments),
         "sweep" => sweep_command(arguments),
+        "fuzz" => fuzz_command(arguments),
         _ => Err(USAGE.to_string()),
     };
     result.unwrap_or_else(|message| {
         eprintln!("{message}");
         ExitCode::from(2)
     })
+}
+
+/// Writes a line. A reader that has left (`| head`) is no error: the exit code still tells how it
+/// went.
+fn say(line: impl Display) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        assert!(error.kind() == ErrorKind::BrokenPipe, "cannot write to stdout: {error}");
+    }
 }
 
 fn parse_watch(value: &str) -> Result<TraceMode, String> {
@@ -110,21 +130,21 @@ fn run_command(mut arguments: Arguments) -> Result<ExitCode, String> {
             run(seed, options)
         };
         for line in &outcome.trace {
-            println!("{line}");
+            say(line);
         }
         if outcome.failure.is_some() {
-            println!("{outcome}");
+            say(&outcome);
             return Ok(ExitCode::FAILURE);
         }
         if runs == 1 {
-            println!("{outcome}");
+            say(&outcome);
             for (name, number) in outcome.stats.named() {
-                println!("  {number:>8} {name}");
+                say(format_args!("  {number:>8} {name}"));
             }
         }
     }
     if runs > 1 {
-        println!("{runs} runs, all good");
+        say(format_args!("{runs} runs, all good"));
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -145,15 +165,15 @@ fn hunt_command(mut arguments: Arguments) -> Result<ExitCode, String> {
 }
 
 fn print_catch(caught: &Catch) {
-    println!("{} runs, {} with a violation; per run:", caught.runs, caught.bad_runs);
+    say(format_args!("{} runs, {} with a violation; per run:", caught.runs, caught.bad_runs));
     for (name, total) in &caught.totals {
-        println!("  {:>10.1} {name}", *total as f64 / caught.runs.max(1) as f64);
+        say(format_args!("  {:>10.1} {name}", *total as f64 / caught.runs.max(1) as f64));
     }
     let mut kinds: Vec<(&String, &Kind)> = caught.kinds.iter().collect();
     kinds.sort_by_key(|(_, kind)| kind.shortest.events);
     for (name, kind) in kinds {
-        println!("{:>6}x {name}", kind.count);
-        println!("{}", kind.shortest);
+        say(format_args!("{:>6}x {name}", kind.count));
+        say(&kind.shortest);
     }
 }
 
@@ -165,16 +185,41 @@ fn sweep_command(mut arguments: Arguments) -> Result<ExitCode, String> {
     for seed in seed..seed + runs {
         for kind in Sweep::ALL {
             match sweep(seed, kind, stride, &launch_engine) {
-                Ok(count) => println!("seed {seed} {kind:?}: {count} runs, all good"),
+                Ok(count) => say(format_args!("seed {seed} {kind:?}: {count} runs, all good")),
                 Err(outcome) => {
                     for line in &outcome.trace {
-                        println!("{line}");
+                        say(line);
                     }
-                    println!("{outcome}");
+                    say(&outcome);
                     return Ok(ExitCode::FAILURE);
                 }
             }
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn fuzz_command(mut arguments: Arguments) -> Result<ExitCode, String> {
+    let seed = arguments.take_number("--seed")?;
+    let cases = arguments.take_number("--cases")?;
+    let name = if arguments.0.is_empty() { String::new() } else { arguments.0.remove(0) };
+    arguments.finish()?;
+    let Some(target) = fuzz::find(&name) else {
+        let list = fuzz::TARGETS.map(|target| format!("  {:<12} {}", target.name, target.about));
+        return Err(format!("fuzz needs one of these names:\n{}", list.join("\n")));
+    };
+    let cases = cases.unwrap_or(if seed.is_some() { 1 } else { target.test_cases });
+    match target.run(seed.unwrap_or(0), cases) {
+        Ok(reached) => {
+            say(format_args!("{}: {cases} cases, all good", target.name));
+            for (what, count) in reached.iter() {
+                say(format_args!("  {count:>8} {what}"));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(bad) => {
+            say(bad);
+            Ok(ExitCode::FAILURE)
+        }
+    }
 }

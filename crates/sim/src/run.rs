@@ -1,14 +1,11 @@
 //! A run: a seed becomes a world, the world lives several times, and the last life is checked in
 //! full.
 
-use std::any::Any;
-use std::cell::RefCell;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 
 use forebay_engine::event::Command;
 
+use crate::caught::catch_panic;
 use crate::config::Config;
 use crate::crash::LifeFaults;
 use crate::device::{FaultRates, Loss};
@@ -165,13 +162,17 @@ pub fn run(seed: u64, options: RunOptions) -> Outcome {
 #[must_use]
 pub fn run_with(seed: u64, options: RunOptions, launch: &Launch) -> Outcome {
     let trace = Trace::new(options.trace);
-    let (result, stats) = catch(|stats| {
+    let mut stats = Stats::default();
+    let result = catch_panic(|| {
         let mut random = Random::new(seed);
         let config = Config::new(&mut random, &options);
         let mut world = World::new(config, random, launch, trace.clone());
         let result = world.run(options.plan);
-        *stats = world.stats;
+        stats = world.stats;
         result
+    });
+    let result = result.unwrap_or_else(|panic| {
+        Err(Violation { kind: format!("panic at {}", panic.place), text: panic.text })
     });
     outcome(seed, options, result, stats, &trace)
 }
@@ -189,48 +190,6 @@ fn outcome(
         result.err().map(|violation| Failure { violation, life: trace.life, time_ns: trace.now });
     let (events, lines) = (trace.count, if wanted { trace.lines() } else { Vec::new() });
     Outcome { seed, options, failure, stats, events, trace: lines }
-}
-
-thread_local! {
-    /// Where and why the code under test panicked; `None` outside of a run.
-    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
-}
-
-/// Runs it and turns a panic into a violation.
-fn catch(body: impl FnOnce(&mut Stats) -> Result<(), Violation>) -> (Result<(), Violation>, Stats) {
-    static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let earlier = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            let place = info.location().map(ToString::to_string).unwrap_or_default();
-            let caught = PANIC.with(|panic| match &mut *panic.borrow_mut() {
-                Some(text) => {
-                    *text = place;
-                    true
-                }
-                None => false,
-            });
-            if !caught {
-                earlier(info);
-            }
-        }));
-    });
-    PANIC.with(|panic| *panic.borrow_mut() = Some(String::new()));
-    let mut stats = Stats::default();
-    let result = catch_unwind(AssertUnwindSafe(|| body(&mut stats)));
-    let place = PANIC.with(|panic| panic.borrow_mut().take()).unwrap_or_default();
-    let result = result.unwrap_or_else(|cause| {
-        Err(Violation { kind: format!("panic at {place}"), text: panic_text(cause.as_ref()) })
-    });
-    (result, stats)
-}
-
-fn panic_text(cause: &(dyn Any + Send)) -> String {
-    cause
-        .downcast_ref::<String>()
-        .cloned()
-        .or_else(|| cause.downcast_ref::<&str>().map(ToString::to_string))
-        .unwrap_or_default()
 }
 
 impl World<'_> {

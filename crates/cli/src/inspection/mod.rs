@@ -6,6 +6,8 @@
 //! decoders.
 
 mod finding;
+#[cfg(test)]
+mod fuzz;
 mod segments;
 
 use std::fs::File;

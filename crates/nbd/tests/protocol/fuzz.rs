@@ -47,6 +47,7 @@ impl Drop for Replay {
             eprintln!(
                 "replay: FOREBAY_FUZZ_SEED={seed} cargo test -p forebay-nbd --test protocol {test}"
             );
+            eprintln!("    or: cargo xtask fuzz {} {seed}", test.replace("fuzz::", "nbd-"));
         }
     }
 }
