@@ -157,3 +157,72 @@ fn read_piece(file: &File, offset: u64, length: u64) -> io::Result<Vec<u8>> {
     std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, offset)?;
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Sizes around the pieces that are read and the places that are counted from the end.
+    fn size() -> impl Strategy<Value = u64> {
+        let near = prop::sample::select(vec![0, 4096, 65536, TAIL_BYTES, HEAD_BYTES, 1 << 20]);
+        (near, -2i64..=2)
+            .prop_map(|(near, sectors): (u64, i64)| near.saturating_add_signed(sectors * 512))
+    }
+
+    proptest! {
+        /// No content and no size is too odd to be looked at, and what was found is there.
+        #[test]
+        fn what_is_found_is_there(
+            size_bytes in size(),
+            pieces in prop::collection::vec((any::<u32>(), any::<[u8; 16]>()), 0..20),
+        ) {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(size_bytes).unwrap();
+            for (place, bytes) in pieces.iter().filter(|_| size_bytes >= 16) {
+                let at = u64::from(*place) % (size_bytes - 15);
+                file.write_all_at(bytes, at).unwrap();
+            }
+            if let Some(found) = find_signature(&file, size_bytes).unwrap() {
+                let is_there = SIGNATURES.iter().any(|signature| {
+                    let mut bytes = vec![0; signature.magic.len()];
+                    file.read_exact_at(&mut bytes, found.offset_bytes).is_ok()
+                        && bytes == signature.magic
+                        && signature.owner == found.owner
+                });
+                prop_assert!(is_there, "{found:?}");
+            }
+        }
+
+        /// Each magic number is found at each of its places, alone on a device of any size.
+        #[test]
+        fn what_is_there_is_found(
+            size_bytes in size(),
+            index in 0..SIGNATURES.len(),
+            nth in any::<prop::sample::Index>(),
+        ) {
+            let signature = &SIGNATURES[index];
+            let length = signature.magic.len() as u64;
+            let fits = |offset: &u64| offset + length <= size_bytes;
+            let places: Vec<u64> = signature.place.offsets(size_bytes).filter(fits).collect();
+            prop_assume!(!places.is_empty());
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(size_bytes).unwrap();
+            let offset = *nth.get(&places);
+            file.write_all_at(signature.magic, offset).unwrap();
+            let found = find_signature(&file, size_bytes).unwrap();
+            prop_assert!(found.is_some(), "{} at {offset} of {size_bytes}", signature.owner);
+        }
+    }
+
+    /// A device that is smaller than it says is an error and not a device without signatures.
+    #[test]
+    fn a_device_that_ends_early_is_an_error() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        assert!(find_signature(&file, 1 << 20).is_err());
+    }
+}

@@ -305,6 +305,8 @@ mod mode_name {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn example() -> HostState {
@@ -370,5 +372,53 @@ mod tests {
         other.save(&example()).unwrap();
         let error = other.load().unwrap_err();
         assert!(matches!(error, StateFileError::Mismatch { field: "set_id", .. }), "{error}");
+    }
+
+    /// Damage to a file: places in parts of its length, and what is put there.
+    fn damage() -> impl Strategy<Value = Vec<(f64, Vec<u8>)>> {
+        let piece = prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..8),
+            "[0-9]{1,30}|-1|1e999|null|true|\\\\u[dD]800|[\\[{\"]{1,200}"
+                .prop_map(String::into_bytes),
+        ];
+        prop::collection::vec((0.0..1.0, piece), 0..4)
+    }
+
+    proptest! {
+        /// Whatever stands in the file: no panic, the message names the file, and what is
+        /// understood is saved and loaded as the same.
+        #[test]
+        fn a_damaged_file_is_refused_by_name_or_means_what_it_says(
+            damage in damage(),
+            is_cut in any::<bool>(),
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let file = StateFile::of_set(directory.path(), &[0xab; 16]);
+            file.save(&example()).unwrap();
+            let mut bytes = fs::read(file.path()).unwrap();
+            for (place, piece) in damage {
+                let at = (place * bytes.len() as f64) as usize;
+                let end = (at + piece.len()).min(bytes.len());
+                bytes.splice(at..end, piece);
+                if is_cut {
+                    bytes.truncate(at);
+                }
+            }
+            fs::write(file.path(), &bytes).unwrap();
+            match file.load() {
+                Ok(state) => {
+                    let state = state.expect("the file is there");
+                    prop_assert_eq!(state.set_id(), [0xab; 16]);
+                    file.save(&state).unwrap();
+                    prop_assert_eq!(file.load().unwrap(), Some(state));
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    prop_assert!(text.contains(&file.path().display().to_string()), "{text}");
+                    prop_assert!(list_states(directory.path()).is_err());
+                    prop_assert_eq!(fs::read(file.path()).unwrap(), bytes);
+                }
+            }
+        }
     }
 }
