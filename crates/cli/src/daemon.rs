@@ -22,9 +22,15 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use crate::signals::{self, Signal};
+use crate::systemd;
 
 /// How often the shard is looked at: bounds the age of what is shown of recovery.
 const TICK: Duration = Duration::from_millis(500);
+
+/// Microseconds that systemd is asked to wait on, at each look, while the set is recovered or
+/// stopped: what has to be written to a slow origin then may take longer than its limit of 90 s.
+/// Far more than lies between two looks, so that one that comes late does no harm.
+const MORE_TIME_US: u32 = 60_000_000;
 
 /// What a daemon is made of.
 pub(crate) struct Daemon {
@@ -50,6 +56,7 @@ struct Watch {
     thread: JoinHandle<()>,
     addresses: Vec<ListenAddress>,
     recovery: Option<Progress>,
+    is_serving: bool,
     is_stopping: bool,
     /// Why the stop that a signal asked for went wrong.
     stop_failure: Option<Failure>,
@@ -90,6 +97,7 @@ impl Daemon {
             thread,
             addresses,
             recovery: None,
+            is_serving: false,
             is_stopping: false,
             stop_failure: None,
         };
@@ -102,17 +110,16 @@ impl Daemon {
 
 impl Watch {
     fn run(mut self) -> Result<(), Failure> {
-        let watchdog = sd_notify::watchdog_enabled();
+        let watchdog = systemd::watchdog_period();
         let tick = watchdog.map_or(TICK, |period| TICK.min(period / 3));
-        let mut is_serving = false;
         loop {
             match self.events.recv_timeout(tick) {
                 Ok(Event::Signal(signal)) => self.stop(signal),
                 Ok(Event::Serving(Ok(()))) => {
-                    is_serving = true;
+                    self.is_serving = true;
                     self.end_progress();
                     self.announce()?;
-                    tell_systemd(NotifyState::Ready);
+                    systemd::tell(NotifyState::Ready);
                 }
                 // The shard ends with the same error.
                 Ok(Event::Serving(Err(_))) => self.end_progress(),
@@ -126,15 +133,26 @@ impl Watch {
                     if self.thread.is_finished() {
                         return Err(Failure::failed("the server's thread has died; see above"));
                     }
-                    if !is_serving {
+                    if !self.is_serving {
                         self.show_recovery();
                     }
-                    if watchdog.is_some() && self.handle.status_wait().is_ok() {
-                        tell_systemd(NotifyState::Watchdog);
-                    }
+                    self.show_life();
                 }
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept here"),
             }
+        }
+    }
+
+    /// Tells systemd that the shard lives, if it answers.
+    fn show_life(&self) {
+        if !systemd::is_listening() || self.handle.status_wait().is_err() {
+            return;
+        }
+        if !self.is_serving || self.is_stopping {
+            systemd::tell(NotifyState::ExtendTimeoutUsec(MORE_TIME_US));
+        }
+        if systemd::watchdog_period().is_some() {
+            systemd::tell(NotifyState::Watchdog);
         }
     }
 
@@ -145,7 +163,7 @@ impl Watch {
         }
         self.is_stopping = true;
         tracing::info!(?signal, "stopping");
-        tell_systemd(NotifyState::Stopping);
+        systemd::tell(NotifyState::Stopping);
         let sender = self.sender.clone();
         self.handle.command(AdminCommand::Stop, move |outcome| {
             let _ = sender.send(Event::Stopped(outcome.map(|_| ())));
@@ -153,7 +171,7 @@ impl Watch {
     }
 
     fn end(mut self, result: Result<(), ShardError>) -> Result<(), Failure> {
-        tell_systemd(NotifyState::Stopping);
+        systemd::tell(NotifyState::Stopping);
         // What the stop had to say was sent before the shard ended.
         while let Ok(event) = self.events.try_recv() {
             if let Event::Stopped(Err(error)) = event {
@@ -200,12 +218,6 @@ impl Watch {
         if let Some(progress) = self.recovery.take() {
             progress.finish();
         }
-    }
-}
-
-fn tell_systemd(state: NotifyState<'_>) {
-    if let Err(error) = sd_notify::notify(&[state]) {
-        tracing::debug!(%error, "systemd cannot be told");
     }
 }
 

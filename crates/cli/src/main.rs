@@ -16,6 +16,7 @@ mod output;
 mod progress;
 mod signals;
 mod size;
+mod systemd;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -14,3 +14,4 @@ mod serve;
 #[path = "../../src/demo/stamps.rs"]
 mod stamps;
 mod support;
+mod systemd;

@@ -131,24 +131,6 @@ fn a_missing_origin_keeps_its_volume_out_and_the_others_in() {
 }
 
 #[test]
-fn systemd_is_told_what_happens() {
-    let scratch = Scratch::new();
-    scratch.cache_with_volume("writeback");
-    let path = scratch.path("notify");
-    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
-    socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
-    let told = |wanted: &str| {
-        let mut message = [0; 256];
-        let length = socket.recv(&mut message).unwrap();
-        assert_eq!(std::str::from_utf8(&message[..length]).unwrap().trim_end(), wanted);
-    };
-    let server = scratch.serve_with(&["cache.img"], &[("NOTIFY_SOCKET", &path)]);
-    told("READY=1");
-    assert_eq!(server.terminate(), Some(0));
-    told("STOPPING=1");
-}
-
-#[test]
 fn volumes_are_served_without_a_lost_cache_device() {
     let scratch = Scratch::new();
     let cache = scratch.cache_with_volume("writethrough");

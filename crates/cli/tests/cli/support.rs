@@ -1,5 +1,6 @@
 //! A directory for a test, the binary, and servers that end with their test.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,20 @@ fn wait(child: &mut Child) -> Option<i32> {
     panic!("a command did not end in {PATIENCE:?}");
 }
 
+fn run_to_end(command: &mut Command, meanwhile: impl FnOnce(&Child)) -> Ended {
+    let output = tempfile::tempdir().expect("a temporary directory");
+    let (out, err) = (output.path().join("out"), output.path().join("err"));
+    let mut child = command
+        .stdout(File::create(&out).expect("a file"))
+        .stderr(File::create(&err).expect("a file"))
+        .spawn()
+        .expect("the binary starts");
+    meanwhile(&child);
+    let code = wait(&mut child);
+    let read = |path: &Path| fs::read_to_string(path).expect("text");
+    Ended { code, stdout: read(&out), stderr: read(&err) }
+}
+
 impl Scratch {
     pub(crate) fn new() -> Scratch {
         Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
@@ -93,6 +108,8 @@ impl Scratch {
             .env_remove("FOREBAY_ADMIN")
             .env_remove("FOREBAY_LOG")
             .env_remove("NOTIFY_SOCKET")
+            .env_remove("WATCHDOG_USEC")
+            .env_remove("WATCHDOG_PID")
             .stdin(Stdio::null());
         command
     }
@@ -118,19 +135,15 @@ impl Scratch {
     }
 
     fn run_with(&self, arguments: &[&str], meanwhile: impl FnOnce(&Child)) -> Ended {
-        let output = tempfile::tempdir().expect("a temporary directory");
-        let (out, err) = (output.path().join("out"), output.path().join("err"));
-        let mut child = self
-            .command()
-            .args(arguments)
-            .stdout(File::create(&out).expect("a file"))
-            .stderr(File::create(&err).expect("a file"))
-            .spawn()
-            .expect("the binary starts");
-        meanwhile(&child);
-        let code = wait(&mut child);
-        let read = |path: &Path| fs::read_to_string(path).expect("text");
-        Ended { code, stdout: read(&out), stderr: read(&err) }
+        run_to_end(self.command().args(arguments), meanwhile)
+    }
+
+    /// Serves the cache, which is refused, and tells the socket of this name about it.
+    pub(crate) fn serve_to_its_end(&self, notify_socket: &OsStr) -> Ended {
+        let mut command = self.command();
+        command.env("NOTIFY_SOCKET", notify_socket);
+        let arguments = ["serve", "cache.img", "--state-dir", "state"];
+        run_to_end(command.args(arguments), |_| {})
     }
 
     /// A formatted cache with one volume of 64 MiB, `vol`.
