@@ -67,7 +67,7 @@ fn nbdinfo_understands_what_is_offered() {
         "is_read_only: false",
         "block_size_minimum: 512",
         "block_size_preferred: 4096",
-        "forebay:cache",
+        "x-forebay:cache",
     ] {
         assert!(text.contains(expected), "{expected} is missing in {text}");
     }

@@ -1,20 +1,20 @@
 //! Metadata contexts: what a client can learn about ranges with BLOCK_STATUS.
 //!
-//! `base:allocation` is the protocol's own. `forebay:cache` says what the cache holds:
-//! the flags value of an extent is 0 where it is not cached, 1 where it is clean, 2 where it is
-//! dirty. An extent that is cached only in part is reported in parts. The namespace `forebay` is
-//! not registered with the protocol; clients that do not know it ignore it.
+//! `base:allocation` is the protocol's own. `x-forebay:cache` says what the cache holds: the flags
+//! value of an extent is 0 where it is not cached, 1 where it is clean, 2 where it is dirty. An
+//! extent that is cached only in part is reported in parts. Names that begin with `x-` are free for
+//! everybody; clients that do not know it ignore it.
 
 /// Flags of `base:allocation`: nothing is stored there.
 pub const ALLOCATION_HOLE: u32 = 1 << 0;
 /// Flags of `base:allocation`: it reads as zeroes.
 pub const ALLOCATION_ZERO: u32 = 1 << 1;
 
-/// Flags value of `forebay:cache`: the origin alone has the extent.
+/// Flags value of `x-forebay:cache`: the origin alone has the extent.
 pub const CACHE_NONE: u32 = 0;
-/// Flags value of `forebay:cache`: cached, same as the origin.
+/// Flags value of `x-forebay:cache`: cached, same as the origin.
 pub const CACHE_CLEAN: u32 = 1;
-/// Flags value of `forebay:cache`: cached, newer than the origin.
+/// Flags value of `x-forebay:cache`: cached, newer than the origin.
 pub const CACHE_DIRTY: u32 = 2;
 
 /// A context that the server knows.
@@ -22,7 +22,7 @@ pub const CACHE_DIRTY: u32 = 2;
 pub enum MetaContext {
     /// `base:allocation`.
     Allocation,
-    /// `forebay:cache`.
+    /// `x-forebay:cache`.
     Cache,
 }
 
@@ -35,7 +35,7 @@ impl MetaContext {
     pub fn name(self) -> &'static str {
         match self {
             MetaContext::Allocation => "base:allocation",
-            MetaContext::Cache => "forebay:cache",
+            MetaContext::Cache => "x-forebay:cache",
         }
     }
 
@@ -107,10 +107,10 @@ mod tests {
         }
         assert!(MetaContext::Allocation.is_listed_by("base:"));
         assert!(!MetaContext::Allocation.is_selected_by("base:"));
-        assert!(!MetaContext::Allocation.is_listed_by("forebay:"));
+        assert!(!MetaContext::Allocation.is_listed_by("x-forebay:"));
         assert!(!MetaContext::Allocation.is_listed_by("base:alloc"));
         assert!(!MetaContext::Allocation.is_listed_by("base"));
         assert!(!MetaContext::Allocation.is_listed_by(""));
-        assert!(MetaContext::Cache.is_listed_by("forebay:"));
+        assert!(MetaContext::Cache.is_listed_by("x-forebay:"));
     }
 }

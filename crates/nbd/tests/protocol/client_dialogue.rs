@@ -51,7 +51,7 @@ impl Client {
             client.says(&ack(8));
             let entry = OptionReply { option: 10, reply: 4 };
             client.says(&entry.with(b"\0\0\0\x05base:allocation"));
-            client.says(&entry.with(b"\0\0\0\x06forebay:cache"));
+            client.says(&entry.with(b"\0\0\0\x06x-forebay:cache"));
             client.says(&ack(10));
         }
         client.says(&info_export(flags));
@@ -80,10 +80,10 @@ fn done(cookie: u64, result: Result<(), ReplyError>) -> ClientEvent {
 fn the_whole_handshake() {
     let mut client = Client::new(connect("volume", ReplyStyle::Structured));
     assert_eq!(client.says(&greeting()), [client_flags(3), option(8, &[])].concat());
-    let contexts = context_data("volume", &["base:allocation", "forebay:cache"]);
+    let contexts = context_data("volume", &["base:allocation", "x-forebay:cache"]);
     assert_eq!(client.says(&ack(8)), option(10, &contexts));
     let entry = OptionReply { option: 10, reply: 4 };
-    assert_eq!(client.says(&entry.with(b"\0\0\0\x05forebay:cache")), []);
+    assert_eq!(client.says(&entry.with(b"\0\0\0\x05x-forebay:cache")), []);
     assert_eq!(client.says(&entry.with(b"\0\0\0\x06x-other:thing")), []);
     assert_eq!(client.says(&ack(10)), option(7, &go_data("volume", &[3])));
     assert_eq!(client.says(&info_blocks(4096, 65536)), []);
@@ -129,7 +129,7 @@ fn contexts_are_given_up_when_refused() {
     client.says(&greeting());
     client.says(&ack(8));
     let entry = OptionReply { option: 10, reply: 4 };
-    client.says(&entry.with(b"\0\0\0\x05forebay:cache"));
+    client.says(&entry.with(b"\0\0\0\x05x-forebay:cache"));
     client.says(&refused(10, UNSUP, "changed my mind"));
     client.says(&info_export(ALL_FLAGS));
     let events = client.feed(&ack(7)).unwrap();
@@ -522,7 +522,7 @@ fn contexts_must_have_numbers_of_their_own() {
     client.says(&greeting());
     client.says(&ack(8));
     let entry = OptionReply { option: 10, reply: 4 };
-    client.says(&entry.with(b"\0\0\0\x05forebay:cache"));
+    client.says(&entry.with(b"\0\0\0\x05x-forebay:cache"));
     let error = ProtocolError::NotAllowed { field: Field::ChunkContext, found: 5 };
     assert_eq!(client.feed(&entry.with(b"\0\0\0\x05base:allocation")), Err(error));
 }

@@ -132,7 +132,7 @@ fn nbdinfo_reads_everything() {
         "description: a volume",
         "export-size: 67108864",
         "base:allocation",
-        "forebay:cache",
+        "x-forebay:cache",
         "is_rotational: true",
         "is_read_only: false",
         "can_block_status_payload: false",
@@ -160,7 +160,7 @@ fn nbdinfo_reads_everything() {
         assert!(shown.contains(&format!("export=\"{name}\"")), "{name} is not in {shown}");
     }
     let (output, events) = run_client(exports(), "nbdinfo", |process, socket| {
-        process.arg("--map=forebay:cache").arg(format!("nbd+unix:///volume?socket={socket}"));
+        process.arg("--map=x-forebay:cache").arg(format!("nbd+unix:///volume?socket={socket}"));
     });
     assert!(text(&output).contains("67108864"));
     let asked = |event: &ServerEvent| {

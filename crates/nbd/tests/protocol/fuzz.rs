@@ -140,7 +140,7 @@ fn pieces<'a>(stream: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
 /// What a client might send.
 fn client_stream(random: &mut Random) -> Vec<u8> {
     let names = ["volume", "large", "full", "nothing", ""];
-    let queries = ["base:allocation", "forebay:cache", "base:", "qemu:x", "none"];
+    let queries = ["base:allocation", "x-forebay:cache", "base:", "qemu:x", "none"];
     let flags = random.pick(&[3_u32, 3, 3, 3, 1, 0, 2]);
     let mut stream = flags.to_be_bytes().to_vec();
     let export = random.pick(&names);

@@ -79,7 +79,7 @@ impl Server {
         let mut server = Server::greeted();
         if style == ReplyStyle::Structured {
             assert_eq!(server.ask(8, &[]), ack(8));
-            let queries = ["base:allocation", "forebay:cache"];
+            let queries = ["base:allocation", "x-forebay:cache"];
             server.ask(10, &context_data(export, &queries));
         }
         let events = server.feed(&option(7, &go_data(export, &[3]))).unwrap();

@@ -229,7 +229,7 @@ fn dialogue() -> Vec<u8> {
     stream.extend(option(3, &[]));
     stream.extend(option(8, &[]));
     stream.extend(option(9, &context_data("volume", &[])));
-    stream.extend(option(10, &context_data("volume", &["base:allocation", "forebay:cache"])));
+    stream.extend(option(10, &context_data("volume", &["base:allocation", "x-forebay:cache"])));
     stream.extend(option(6, &go_data("volume", &[1, 2, 3])));
     stream.extend(option(7, &go_data("volume", &[3])));
     let mut client = Client::new(connect("volume", ReplyStyle::Structured));

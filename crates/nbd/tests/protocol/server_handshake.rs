@@ -210,10 +210,10 @@ fn contexts_are_listed() {
     server.ask(8, &[]);
     let entry = OptionReply { option: 9, reply: 4 };
     let allocation = entry.with(b"\0\0\0\0base:allocation");
-    let cache = entry.with(b"\0\0\0\0forebay:cache");
+    let cache = entry.with(b"\0\0\0\0x-forebay:cache");
     let both = [allocation.clone(), cache.clone(), ack(9)].concat();
     assert_eq!(server.ask(9, &context_data("volume", &[])), both);
-    assert_eq!(server.ask(9, &context_data("volume", &["forebay:", "base:"])), both);
+    assert_eq!(server.ask(9, &context_data("volume", &["x-forebay:", "base:"])), both);
     let one = [allocation, ack(9)].concat();
     assert_eq!(server.ask(9, &context_data("volume", &["base:", "qemu:x", "base:zz"])), one);
     assert_eq!(server.ask(9, &context_data("volume", &["x-other:"])), ack(9));
@@ -223,7 +223,7 @@ fn contexts_are_listed() {
 
 #[test]
 fn contexts_are_selected_for_one_export() {
-    let both = ["base:allocation", "forebay:cache", "base:allocation"];
+    let both = ["base:allocation", "x-forebay:cache", "base:allocation"];
     let contexts_after = |asks: &[Vec<u8>], export: &str| {
         let mut server = Server::greeted();
         server.ask(8, &[]);
@@ -246,15 +246,15 @@ fn contexts_are_selected_for_one_export() {
     let mut server = Server::greeted();
     server.ask(8, &[]);
     let entry = OptionReply { option: 10, reply: 4 };
-    let expected = [entry.with(b"\0\0\0\x02forebay:cache"), ack(10)].concat();
-    assert_eq!(server.ask(10, &context_data("volume", &["forebay:cache"])), expected);
+    let expected = [entry.with(b"\0\0\0\x02x-forebay:cache"), ack(10)].concat();
+    assert_eq!(server.ask(10, &context_data("volume", &["x-forebay:cache"])), expected);
 }
 
 #[test]
 fn malformed_contexts_are_invalid() {
     let mut server = Server::greeted();
     server.ask(8, &[]);
-    let good = context_data("volume", &["base:allocation", "forebay:cache"]);
+    let good = context_data("volume", &["base:allocation", "x-forebay:cache"]);
     for code in [9, 10] {
         for cut in 0..good.len() {
             assert_eq!(refusal(code, &server.ask(code, &good[..cut])), INVALID, "cut at {cut}");
