@@ -326,6 +326,23 @@ impl Engine {
         self.enter_superblock_stage(slot);
     }
 
+    /// Whether writeback and reclaim are to come to rest soon, in the middle of a window if need be:
+    /// for a stop that nobody else keeps waiting, or a detach that has nothing else to wait for.
+    /// Otherwise a long window on a slow origin, or other volumes that keep both busy in turn, would
+    /// hold it up for minutes or for good.
+    pub(crate) fn wants_rest(&self) -> bool {
+        let is_last_step = |volume: &Volume| match volume.command {
+            Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
+                Stage::Leaving => false,
+                Stage::Gated => volume.operations == 0 && volume.dirty_blocks == 0,
+                Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
+            },
+            _ => false,
+        };
+        let is_serving = matches!(self.phase, Phase::Serving);
+        is_serving && (!self.has_clients() || self.volumes.iter().flatten().any(is_last_step))
+    }
+
     /// Whether no job of the engine has anything to do with the volume.
     fn is_quiet(&self, slot: VolumeSlot) -> bool {
         let volume = self.volume(slot);

@@ -100,7 +100,9 @@ impl Engine {
 
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
-        self.has_clients() && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
+        self.has_clients()
+            && !self.wants_rest()
+            && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
     }
 
     /// Segments that will be free once a checkpoint is durable.

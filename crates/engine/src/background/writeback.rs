@@ -175,7 +175,7 @@ impl Engine {
             _ => false,
         };
         let rests = self.writeback.rests_until > self.now;
-        if !is_allowed || rests || self.log.segments.dirty_count() == 0 {
+        if !is_allowed || rests || self.wants_rest() || self.log.segments.dirty_count() == 0 {
             return false;
         }
         let capacity =
@@ -373,6 +373,10 @@ impl Engine {
     }
 
     fn start_runs(&mut self, payload: &mut dyn Payload) {
+        if self.wants_rest() {
+            // What is left stays dirty.
+            self.writeback.queue.clear();
+        }
         while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
             let Some(run) = self.writeback.queue.pop_front() else { break };
             let is_data = matches!(run.pieces[0].place, Place::Data(_));

@@ -6,6 +6,7 @@
 mod harness;
 
 mod accounting;
+mod commands;
 mod degraded;
 mod flushes;
 mod full_cache;
