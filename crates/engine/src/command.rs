@@ -326,10 +326,10 @@ impl Engine {
         self.enter_superblock_stage(slot);
     }
 
-    /// Whether writeback and reclaim are to come to rest soon, in the middle of a window if need be:
-    /// for a stop that nobody else keeps waiting, or a detach that has nothing else to wait for.
-    /// Otherwise a long window on a slow origin, or other volumes that keep both busy in turn, would
-    /// hold it up for minutes or for good.
+    /// Whether writeback and reclaim are to come to rest soon, in the middle of a window if need
+    /// be: for a stop that nobody else keeps waiting, or a detach that has nothing else to wait
+    /// for. Otherwise a long window on a slow origin, or other volumes that keep both busy in turn,
+    /// would hold it up for minutes or for good.
     pub(crate) fn wants_rest(&self) -> bool {
         let is_last_step = |volume: &Volume| match volume.command {
             Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
@@ -420,12 +420,12 @@ impl Engine {
         }
     }
 
-    /// The origin failed while a command waits for dirty data to go home: it ends, the data stays
-    /// dirty, and the volume goes on in its old mode.
-    pub(crate) fn on_drain_failed(&mut self, slot: VolumeSlot) {
+    /// Dirty data cannot go home while a command waits for that: it ends, the data stays dirty, and
+    /// the volume goes on in its old mode.
+    pub(crate) fn on_drain_failed(&mut self, slot: VolumeSlot, error: CommandError) {
         let Some(command) = self.volume(slot).command else { return };
         if command.is_leaving() {
-            self.abandon_command(slot, command.id, CommandError::OriginFailed);
+            self.abandon_command(slot, command.id, error);
         }
     }
 

@@ -83,6 +83,8 @@ pub enum CommandError {
     /// Dirty blocks were lost on the cache device: they are errors until they are written or
     /// discarded.
     Poisoned,
+    /// Dirty data exists that the cache device does not return; it stays dirty.
+    Unreadable,
     /// Dirty data exists, which this command does not touch.
     Dirty,
     /// Cancelled by [`crate::Engine::cancel_command`].

@@ -328,7 +328,9 @@ impl World<'_> {
             CommandError::OriginFailed | CommandError::CacheFailed => {
                 self.has_failures() || self.may_have_poison
             }
-            CommandError::Poisoned => self.may_have_poison,
+            CommandError::Poisoned | CommandError::Unreadable => {
+                self.has_failures() || self.may_have_poison
+            }
             CommandError::Cancelled => pending.is_cancelled || self.life.is_stopping,
             CommandError::Dirty => matches!(pending.command, Command::Invalidate { .. }),
             // Another command of this or any volume may be under way.

@@ -341,6 +341,9 @@ impl World<'_> {
 
     fn drain_all(&mut self) -> Result<(), Halt> {
         for index in 0..self.volumes.len() {
+            if !self.volumes[index].is_served() {
+                continue;
+            }
             if let Some(volume) = self.volumes[index].slot {
                 let _ = self.command_and_wait(Command::Drain { volume }, Some(index))?;
             }

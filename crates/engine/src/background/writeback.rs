@@ -9,6 +9,7 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use crate::background::pause::{PauseCause, Pauses};
 use crate::background::segment_entries::SegmentRange;
 use crate::engine::{Engine, IoPurpose, Phase, SummaryUser};
 use crate::index::{BlankKind, Piece, Place};
@@ -26,9 +27,6 @@ use crate::wake::{Ended, Waiter};
 const WINDOW_SEGMENTS_MAX: usize = 16;
 /// Runs under way at once.
 const RUNS_IN_FLIGHT_MAX: usize = 4;
-/// First pause after an origin error, doubled up to the longest.
-const BACKOFF_MS: u64 = 250;
-const BACKOFF_MS_MAX: u64 = 4_000;
 /// Milliseconds until another search, if one found nothing to write.
 const REST_MS: u64 = 10;
 /// Times that a dirty block is read before it counts as lost.
@@ -93,8 +91,7 @@ pub(crate) struct WritebackJob {
     pub(crate) is_urgent: bool,
     /// Blank records that the origin durably has.
     pub(crate) clean_blanks: VecDeque<CacheBlock>,
-    /// Volumes whose origin failed: not before this time, after this pause.
-    backoff: Vec<(VolumeSlot, Time, u64)>,
+    pub(crate) pauses: Pauses,
     /// Segments opened up to this one hold nothing that may be written home now.
     after_order: u64,
     /// After a vain search through all segments.
@@ -137,15 +134,14 @@ impl Engine {
 
     /// When a volume whose origin failed is tried again.
     pub(crate) fn writeback_wakeup(&self) -> Option<Time> {
-        let backoff = self.writeback.backoff.iter().map(|(_, at, _)| *at);
-        backoff.chain([self.writeback.rests_until]).filter(|at| *at > self.now).min()
+        let pauses = self.writeback.pauses.ends();
+        pauses.chain([self.writeback.rests_until]).filter(|at| *at > self.now).min()
     }
 
     /// Whether dirty data of the volume can be written home now.
     fn is_writable(&self, slot: VolumeSlot) -> bool {
         let volume = self.volume(slot);
-        let is_paused =
-            self.writeback.backoff.iter().any(|(other, at, _)| *other == slot && *at > self.now);
+        let is_paused = self.writeback.pauses.is_paused(slot, self.now);
         volume.facts.is_some() && volume.service == Service::Cached && !is_paused
     }
 
@@ -492,7 +488,9 @@ impl Engine {
         *attempts += 1;
         if *attempts >= READ_ATTEMPTS_MAX {
             suspects.remove(&position);
-            self.poison(slot, block, position);
+            if self.poison(slot, block, position) {
+                self.writeback.pauses.on_fewer(slot);
+            }
         }
     }
 
@@ -604,9 +602,9 @@ impl Engine {
         let run = &self.writeback.runs[key];
         if run.has_failed {
             // Stays dirty, is written again later; never dropped.
-            self.back_off(slot);
+            self.pause_writeback(slot, PauseCause::Origin);
         } else {
-            self.writeback.backoff.retain(|(other, ..)| *other != slot);
+            self.writeback.pauses.on_progress(slot);
             let run = &self.writeback.runs[key];
             let pieces: Vec<Piece> = run
                 .pieces
@@ -623,31 +621,11 @@ impl Engine {
         self.end_run(key, payload);
     }
 
-    /// Whether the last attempt to write the volume home failed.
-    pub(crate) fn has_origin_error(&self, slot: VolumeSlot) -> bool {
-        self.writeback.backoff.iter().any(|(other, ..)| *other == slot)
-    }
-
-    fn back_off(&mut self, slot: VolumeSlot) {
-        let now = self.now;
-        let backoff = &mut self.writeback.backoff;
-        match backoff.iter_mut().find(|(other, ..)| *other == slot) {
-            // Several runs of one window fail together: one step.
-            Some((_, at, _)) if *at > now => {}
-            Some((_, at, pause)) => {
-                *pause = (*pause * 2).min(BACKOFF_MS_MAX);
-                *at = now.after_ms(*pause);
-            }
-            None => backoff.push((slot, now.after_ms(BACKOFF_MS), BACKOFF_MS)),
-        }
-        self.on_drain_failed(slot);
-    }
-
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
         if run.has_unreadable {
             // Tried again, but not in a tight loop.
-            self.back_off(run.slot);
+            self.pause_writeback(run.slot, PauseCause::Unreadable);
         }
         self.unlock(run.slot, LockOwner::WritebackRun(key));
         if let Some(buffer) = run.buffer {

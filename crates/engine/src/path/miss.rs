@@ -421,13 +421,14 @@ impl Engine {
         self.submit_origin_read(slot, span, IoPurpose::Miss { miss: key }, payload);
     }
 
-    /// Rule 12: a dirty block that cannot be read becomes an error entry of the same version.
-    pub(crate) fn poison(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
+    /// Rule 12: a dirty block that cannot be read becomes an error entry of the same version. Tells
+    /// whether it did: not if it was overwritten meanwhile, or there is no room.
+    pub(crate) fn poison(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) -> bool {
         let mut winners = Vec::new();
         self.winners(slot, block, block + 1, &mut winners);
         let is_newest = winners.first().is_some_and(|p| p.place == Place::Data(position));
         if !is_newest || !self.has_room(Stream::Relocate, 0) {
-            return;
+            return false;
         }
         let new = NewEntry {
             slot,
@@ -440,6 +441,7 @@ impl Engine {
         };
         self.append_bare(Stream::Relocate, new);
         self.volume_mut(slot).counters.poisoned_blocks += 1;
+        true
     }
 }
 

@@ -452,7 +452,8 @@ impl Engine {
                 continue;
             }
             self.volume_mut(slot).needs_writeback = true;
-            waits = true;
+            // Blocks that cannot be read keep nothing else waiting: they are errors of their own.
+            waits |= !self.is_readable_in_vain(slot);
         }
         if !waits && self.writeback.is_idle() {
             self.start_serving(payload);

@@ -136,6 +136,10 @@ fn command_error_text(error: CommandError) -> &'static str {
             "dirty blocks were lost on the cache device; write or discard them first \
              (they read as errors)"
         }
+        CommandError::Unreadable => {
+            "dirty data cannot be read from the cache device; it stays dirty: see the log of the \
+             device, try again, or overwrite these blocks"
+        }
         CommandError::Dirty => "the volume has dirty data; drain it first",
         CommandError::Cancelled => "cancelled",
         CommandError::Invalid => "a setting is out of range",
