@@ -185,6 +185,10 @@ pub(crate) struct ServeArguments {
     /// Most clients at once
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) connections_max: u32,
+    /// Seconds for which requests wait for a cache device that is gone with dirty data; then they
+    /// fail
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) cache_timeout: u32,
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) exit_with_parent: bool,

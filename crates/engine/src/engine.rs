@@ -19,6 +19,7 @@ use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::failure::CacheFailure;
 use crate::failure::degraded::ErrorLevel;
+use crate::failure::waiting::ReturnWait;
 use crate::fingerprint::HeadReads;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
@@ -156,6 +157,7 @@ pub struct Engine {
     pub(crate) early_commands: VecDeque<(CommandId, Command)>,
     pub(crate) cache_failed: Option<CacheFailure>,
     pub(crate) error_level: ErrorLevel,
+    pub(crate) return_wait: ReturnWait,
     /// What waits for the log has still to be told that the cache device failed.
     pub(crate) needs_failure_cleanup: bool,
     /// Volumes that go on without their cache: their requests may go.
@@ -216,6 +218,7 @@ impl Engine {
             early_commands: VecDeque::new(),
             cache_failed: None,
             error_level: ErrorLevel::default(),
+            return_wait: ReturnWait::default(),
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
             stop_stage: StopStage::Ending,
@@ -346,7 +349,12 @@ impl Engine {
     /// When [`Engine::handle_time`] is due, if nothing else happens before.
     #[must_use]
     pub fn poll_wakeup(&self) -> Option<Time> {
-        let times = [self.needs_memory_retry, self.writeback_wakeup(), self.homed_wakeup()];
+        let times = [
+            self.needs_memory_retry,
+            self.writeback_wakeup(),
+            self.homed_wakeup(),
+            self.return_wakeup(),
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -371,6 +379,7 @@ impl Engine {
 
     fn schedule_once(&mut self, payload: &mut dyn Payload) {
         self.clean_up_after_failure(payload);
+        self.end_return_wait();
         self.release_ungated(payload);
         self.run_wakes(payload);
         if matches!(self.phase, Phase::Refused | Phase::Stopped) {

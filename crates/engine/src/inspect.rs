@@ -78,6 +78,8 @@ impl Engine {
             dirty_blocks: volume.dirty_blocks,
             dirty_age_ms: if volume.dirty_blocks > 0 { self.oldest_dirty_ms(now) } else { 0 },
             requests_in_flight: volume.operations as u64 + volume.gated.len() as u64,
+            requests_waiting: volume.gated.len() as u64,
+            return_wait_ms: self.return_wait_ms(slot, now),
             counters: volume.counters,
         })
     }

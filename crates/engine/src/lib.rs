@@ -45,3 +45,4 @@ mod volume;
 mod wake;
 
 pub use engine::Engine;
+pub use failure::waiting::CACHE_TIMEOUT_MS;

@@ -188,6 +188,10 @@ pub struct VolumeStatus {
     pub dirty_age_ms: u64,
     /// Requests under way or waiting.
     pub requests_in_flight: u64,
+    /// Requests that wait for a command or for the cache device; part of those in flight.
+    pub requests_waiting: u64,
+    /// Milliseconds for which requests still wait for a cache device that is gone.
+    pub return_wait_ms: Option<u64>,
     /// Counters.
     pub counters: VolumeCounters,
 }

@@ -106,6 +106,10 @@ pub(crate) struct Volume {
     pub(crate) dirty_bytes: u64,
     pub(crate) dirty_age_ms: u64,
     pub(crate) requests_in_flight: u64,
+    /// Those of them that wait for a command or for the cache device.
+    pub(crate) requests_waiting: u64,
+    /// How long they still wait for a cache device that is gone.
+    pub(crate) cache_wait_ms: Option<u64>,
     /// Reads served whole from the cache, of all reads.
     pub(crate) hit_ratio_requests: Option<f64>,
     /// Bytes read from the cache, of all bytes read.

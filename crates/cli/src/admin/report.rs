@@ -176,6 +176,8 @@ fn volume(status: &VolumeStatus) -> Volume {
         dirty_bytes: block_bytes(status.dirty_blocks),
         dirty_age_ms: status.dirty_age_ms,
         requests_in_flight: status.requests_in_flight,
+        requests_waiting: status.requests_waiting,
+        cache_wait_ms: status.return_wait_ms,
         hit_ratio_requests: ratio(counters.read_hits, reads),
         hit_ratio_bytes: ratio(counters.read_hit_bytes, read_bytes),
         counters: VolumeCounters {

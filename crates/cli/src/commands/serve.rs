@@ -42,7 +42,9 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         None => None,
     };
     let connections_max = arguments.connections_max;
-    let options = ShardOptions { listen, connections_max, ..ShardOptions::default() };
+    let cache_timeout_ms = u64::from(arguments.cache_timeout) * 1000;
+    let options =
+        ShardOptions { listen, connections_max, cache_timeout_ms, ..ShardOptions::default() };
     Daemon { options, set, bare, admin }.run()
 }
 

@@ -121,6 +121,11 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         counters.flush_count,
         volume.requests_in_flight
     )?;
+    if let Some(left) = volume.cache_wait_ms {
+        let left = duration_text(left);
+        let count = volume.requests_waiting;
+        writeln!(text, "  waiting     {count} requests, for {left} more, for the cache device")?;
+    }
     let age = if volume.dirty_bytes == 0 {
         String::new()
     } else {

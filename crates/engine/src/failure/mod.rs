@@ -1,6 +1,7 @@
 //! The cache device fails for good: who goes on without it, and who cannot.
 
 pub(crate) mod degraded;
+pub(crate) mod waiting;
 
 use crate::engine::Engine;
 use crate::event::CommandError;
@@ -31,12 +32,13 @@ impl Engine {
 
     /// Gives the cache device up. A volume without dirty data is held back until the host state
     /// file says that it was served without its cache (rule 10), then served from its origin; one
-    /// with dirty data answers errors and keeps everything as it is.
+    /// with dirty data keeps everything as it is, and its requests wait for the device or fail.
     pub(crate) fn fail_cache(&mut self, failure: CacheFailure) {
         if self.is_cache_failed() {
             return;
         }
         self.cache_failed = Some(failure);
+        self.return_wait.begin(self.now, failure);
         self.needs_failure_cleanup = true;
         self.events.push_back(Event::CacheFailed);
         for slot in self.volume_slots() {

@@ -52,8 +52,11 @@ impl Engine {
             return;
         }
         if volume.service == Service::Quiesced {
-            volume.counters.errors += 1;
-            self.reply(request.id, Err(RequestError::Io), Served::NoRead);
+            if self.waits_for_return(request.volume) {
+                self.volume_mut(request.volume).gated.push_back(request);
+            } else {
+                self.fail_quiesced(&request);
+            }
             return;
         }
         assert!(request.offset_bytes + request.length_bytes <= volume.size_bytes);
@@ -182,8 +185,13 @@ impl Engine {
         let is_last = volume.is_gated && volume.operations == 0;
         let result = match operation.error {
             None => Ok(()),
+            Some(_) if self.may_do_again(slot) => {
+                // Not answered, so it may be done again as a whole.
+                self.volume_mut(slot).gated.push_back(operation.request);
+                return;
+            }
             Some(error) => {
-                volume.counters.errors += 1;
+                self.volume_mut(slot).counters.errors += 1;
                 Err(error)
             }
         };
@@ -198,7 +206,12 @@ impl Engine {
         }
     }
 
-    fn reply(&mut self, id: RequestId, result: Result<(), RequestError>, served: Served) {
+    pub(crate) fn reply(
+        &mut self,
+        id: RequestId,
+        result: Result<(), RequestError>,
+        served: Served,
+    ) {
         self.replies.push_back(Reply { id, result, served });
     }
 

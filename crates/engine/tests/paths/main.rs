@@ -12,6 +12,7 @@ mod flushes;
 mod full_cache;
 mod modes;
 mod odd_sizes;
+mod quiesced;
 mod read_ahead;
 mod reads;
 mod repair;

@@ -42,6 +42,8 @@ pub(crate) struct ClientRequest {
 pub(crate) enum Demand {
     /// A request, to be answered by a [`ClientReply`].
     Request(ClientRequest),
+    /// The client of a request is gone: it need not wait any more. It is answered all the same.
+    Forget { number: u32, export: ExportNumber },
     /// The state of a range, to be answered by runs of it.
     BlockStatus { number: u32, export: ExportNumber, offset_bytes: u64, length_bytes: u64 },
 }

@@ -523,6 +523,11 @@ impl NbdFrontEnd {
             }
             let (id, requests) = (connection.id, connection.requests);
             tracing::info!(connection = id, peer = connection.peer, requests, "disconnected");
+            if let Some(export) = connection.export {
+                let own = self.requests.iter().filter(|(_, record)| record.connection == index);
+                let forget = own.map(|(number, _)| Demand::Forget { number, export });
+                self.demands.extend(forget);
+            }
         }
         let mut sent = Sent::default();
         if !connection.outbox.is_in_ring() {

@@ -49,12 +49,19 @@ pub struct ShardOptions {
     pub memory: MemoryOptions,
     /// Most clients at once; more are refused.
     pub connections_max: u32,
+    /// Milliseconds for which requests wait for a cache device that is gone with dirty data.
+    pub cache_timeout_ms: u64,
 }
 
 impl Default for ShardOptions {
     /// 64 clients: a virtual machine opens one or a few, `nbd-client -C` up to 16.
     fn default() -> Self {
-        ShardOptions { listen: Vec::new(), memory: MemoryOptions::default(), connections_max: 64 }
+        ShardOptions {
+            listen: Vec::new(),
+            memory: MemoryOptions::default(),
+            connections_max: 64,
+            cache_timeout_ms: forebay_engine::CACHE_TIMEOUT_MS,
+        }
     }
 }
 

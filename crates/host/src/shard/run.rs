@@ -103,7 +103,11 @@ impl Running {
         let clock = Clock::start();
         let now = clock.now();
         let set = match set {
-            Some(set) => Some(ServedSet::start(set, &mut ring, &mut devices, &mut exports, now)?),
+            Some(set) => {
+                let mut set = ServedSet::start(set, &mut ring, &mut devices, &mut exports, now)?;
+                set.engine.set_cache_timeout_ms(options.cache_timeout_ms);
+                Some(set)
+            }
             None => None,
         };
         for export in bare {
@@ -252,6 +256,13 @@ impl Running {
                     set.engine.handle_request(self.now, request, &mut self.pool);
                 }
             },
+            // Nothing waits at a bare device but what the kernel has.
+            Demand::Forget { number, export } => {
+                if let (Target::Volume(_), Some(set)) = (self.exports[export].target, &mut self.set)
+                {
+                    set.engine.handle_forget(self.now, RequestId(number.into()));
+                }
+            }
             Demand::BlockStatus { number, export, offset_bytes, length_bytes } => {
                 let block = BLOCK_BYTES as u64;
                 let start = offset_bytes / block;
