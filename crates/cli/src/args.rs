@@ -189,6 +189,9 @@ pub(crate) struct ServeArguments {
     /// fail
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) cache_timeout: u32,
+    /// Seconds after which a device operation that has not ended is logged and counted
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) io_timeout: u32,
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) exit_with_parent: bool,

@@ -50,8 +50,8 @@ pub use shard::handle::{
     AdminCommand, AdminError, BlockRun, CommandOutcome, NotServing, ShardGone, ShardHandle, Ticket,
 };
 pub use shard::status::{
-    ConnectionReport, ExportReport, LatencyReport, MemoryReport, Percentiles, SetReport,
-    ShardStatus, ShareReport,
+    ConnectionReport, DeviceReport, ExportReport, LatencyReport, MemoryReport, Percentiles,
+    SetReport, ShardStatus, ShareReport,
 };
 pub use shard::{BareExport, MemoryOptions, Shard, ShardError, ShardOptions};
 pub use signature::FoundSignature;

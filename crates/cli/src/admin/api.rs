@@ -19,7 +19,22 @@ pub(crate) struct Status {
     pub(crate) cache_set: Option<CacheSet>,
     pub(crate) exports: Vec<Export>,
     pub(crate) connections: Vec<Connection>,
+    pub(crate) devices: Vec<Device>,
     pub(crate) payload_memory: PayloadMemory,
+}
+
+/// A device at work.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Device {
+    pub(crate) device: String,
+    pub(crate) is_cache: bool,
+    pub(crate) operations_in_flight: u32,
+    /// Age of the oldest of them.
+    pub(crate) oldest_ms: u64,
+    /// Those under way for longer than `--io-timeout`.
+    pub(crate) late_in_flight: u32,
+    /// All that ever took longer.
+    pub(crate) late_count: u64,
 }
 
 /// A cache set in service.

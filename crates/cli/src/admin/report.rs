@@ -6,8 +6,8 @@ use forebay_host::state_file::set_id_text;
 use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
 
 use super::api::{
-    CacheSet, Connection, Export, Latency, PayloadMemory, Percentiles, SetCounters, Share, Status,
-    Volume, VolumeCounters,
+    CacheSet, Connection, Device, Export, Latency, PayloadMemory, Percentiles, SetCounters, Share,
+    Status, Volume, VolumeCounters,
 };
 use crate::names;
 
@@ -46,6 +46,18 @@ pub(crate) fn status(shard: &ShardStatus) -> Status {
                 buffer_bytes: connection.buffer_bytes,
                 request_count: connection.requests,
                 age_ms: connection.age_ms,
+            })
+            .collect(),
+        devices: shard
+            .devices
+            .iter()
+            .map(|device| Device {
+                device: device.device.clone(),
+                is_cache: device.is_cache,
+                operations_in_flight: device.operations_in_flight,
+                oldest_ms: device.oldest_ms,
+                late_in_flight: device.late_in_flight,
+                late_count: device.late_count,
             })
             .collect(),
         payload_memory: PayloadMemory {

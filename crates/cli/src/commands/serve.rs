@@ -43,8 +43,14 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     };
     let connections_max = arguments.connections_max;
     let cache_timeout_ms = u64::from(arguments.cache_timeout) * 1000;
-    let options =
-        ShardOptions { listen, connections_max, cache_timeout_ms, ..ShardOptions::default() };
+    let io_timeout_ms = u64::from(arguments.io_timeout) * 1000;
+    let options = ShardOptions {
+        listen,
+        connections_max,
+        cache_timeout_ms,
+        io_timeout_ms,
+        ..ShardOptions::default()
+    };
     Daemon { options, set, bare, admin }.run()
 }
 

@@ -34,6 +34,15 @@ fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
         size::text(memory.engine.used_bytes),
         size::text(memory.engine.total_bytes)
     )?;
+    for device in status.devices.iter().filter(|device| device.late_count > 0) {
+        let (name, count) = (&device.device, device.late_count);
+        write!(text, "  late        {count} operations of {name}")?;
+        if device.late_in_flight > 0 {
+            let oldest = duration_text(device.oldest_ms);
+            write!(text, "; {} still under way, for {oldest}", device.late_in_flight)?;
+        }
+        writeln!(text)?;
+    }
     for export in &status.exports {
         write_export(text, export)?;
         let clients: Vec<&str> = status

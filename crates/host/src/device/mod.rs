@@ -8,6 +8,7 @@ mod operation;
 mod table;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 pub use open::{Access, OpenedDevice, Signatures};
 pub(crate) use table::{DeviceId, DeviceTable, Finished, IoOwner, Surroundings};

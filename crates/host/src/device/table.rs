@@ -15,9 +15,11 @@ use forebay_engine::units::Time;
 
 use super::open::{OpenedDevice, Role};
 use super::operation::{Direction, Progress, RangeMethod, RangePurpose, Verdict, Work};
+use super::watch::{Watch, milliseconds_since};
 use crate::buffer_pool::BufferPool;
 use crate::probe::DeviceKind;
 use crate::ring::{FILE_SLOTS, FileHandle, Ring, Token};
+use crate::shard::status::DeviceReport;
 use crate::slab::Slab;
 use crate::slow_device::SlowDevice;
 
@@ -67,6 +69,10 @@ struct Attached {
     handle: FileHandle,
     slow: Option<SlowDevice>,
     in_flight: u32,
+    /// Operations that took longer than the limit, or do so now.
+    late_count: u64,
+    /// Of these, the ones under way.
+    late_in_flight: u32,
     /// The best method that the device may know, by [`RangePurpose`].
     methods: [RangeMethod; RangePurpose::COUNT],
 }
@@ -77,6 +83,8 @@ struct Operation {
     owner: IoOwner,
     /// Its number in the slow device.
     held: Option<u32>,
+    started: Time,
+    is_late: bool,
     progress: Progress,
 }
 
@@ -85,12 +93,18 @@ pub(crate) struct DeviceTable {
     devices: Slab<Attached>,
     operations: Slab<Operation>,
     finished: Vec<Finished>,
+    watch: Watch,
 }
 
 impl DeviceTable {
-    /// No devices.
-    pub(crate) fn new() -> DeviceTable {
-        DeviceTable { devices: Slab::new(), operations: Slab::new(), finished: Vec::new() }
+    /// No devices. Operations that last `limit_ms` milliseconds are told of.
+    pub(crate) fn new(limit_ms: u64) -> DeviceTable {
+        DeviceTable {
+            devices: Slab::new(),
+            operations: Slab::new(),
+            finished: Vec::new(),
+            watch: Watch::new(limit_ms),
+        }
     }
 
     /// Puts an opened device to work. Closes it if the table is full.
@@ -116,7 +130,9 @@ impl DeviceTable {
             }
         };
         let handle = FileHandle::Registered(0);
-        let attached = Attached { opened, handle, slow, in_flight: 0, methods };
+        let (in_flight, late_count, late_in_flight) = (0, 0, 0);
+        let attached =
+            Attached { opened, handle, slow, in_flight, late_count, late_in_flight, methods };
         let slot = self.devices.insert(attached);
         let attached = &mut self.devices[slot];
         attached.handle = ring.register_file(slot, std::os::fd::AsFd::as_fd(&attached.opened));
@@ -154,7 +170,9 @@ impl DeviceTable {
             self.finish(id, held, owner, result);
             return;
         }
-        let operation = Operation { device: id, owner, held, progress };
+        let started = around.now;
+        self.watch.handle_started(started);
+        let operation = Operation { device: id, owner, held, started, is_late: false, progress };
         let index = self.operations.insert(operation);
         self.submit(around, index);
     }
@@ -198,7 +216,10 @@ impl DeviceTable {
                 return self.submit(around, index);
             }
         };
-        let Operation { device, owner, held, .. } = self.operations.remove(index);
+        let Operation { device, owner, held, is_late, .. } = self.operations.remove(index);
+        if is_late {
+            self.devices[device.0].handle_late_end();
+        }
         self.finish(device, held, owner, result);
     }
 
@@ -213,6 +234,9 @@ impl DeviceTable {
 
     /// Lets slow devices complete what is due.
     pub(crate) fn handle_time(&mut self, now: Time) {
+        if self.watch.is_due(now) {
+            self.look_for_late(now);
+        }
         for index in 0..self.devices.bound() {
             if let Some(slow) =
                 self.devices.get_mut(index).and_then(|attached| attached.slow.as_mut())
@@ -224,7 +248,45 @@ impl DeviceTable {
 
     /// When to call [`DeviceTable::handle_time`] next.
     pub(crate) fn next_wakeup(&self) -> Option<Time> {
-        self.devices.iter().filter_map(|(_, attached)| attached.slow.as_ref()?.next_wakeup()).min()
+        let slow =
+            self.devices.iter().filter_map(|(_, attached)| attached.slow.as_ref()?.next_wakeup());
+        slow.chain(self.watch.next_look()).min()
+    }
+
+    /// Counts operations that have become late.
+    fn look_for_late(&mut self, now: Time) {
+        let mut oldest: Option<Time> = None;
+        for index in 0..self.operations.bound() {
+            let Some(operation) = self.operations.get_mut(index) else { continue };
+            if operation.is_late {
+                continue;
+            }
+            if self.watch.is_late(operation.started, now) {
+                operation.is_late = true;
+                self.devices[operation.device.0].handle_late(self.watch.limit_ms());
+            } else {
+                let earlier = oldest.map_or(operation.started, |time| time.min(operation.started));
+                oldest = Some(earlier);
+            }
+        }
+        self.watch.end_look(oldest);
+    }
+
+    /// What each device has under way.
+    pub(crate) fn report(&self, now: Time) -> Vec<DeviceReport> {
+        let report = |(index, attached): (u32, &Attached)| {
+            let own = self.operations.iter().filter(|(_, other)| other.device.0 == index);
+            let oldest = own.map(|(_, operation)| operation.started).min();
+            DeviceReport {
+                device: attached.opened.spec().to_string(),
+                is_cache: attached.opened.role() == Role::Cache,
+                operations_in_flight: attached.in_flight,
+                oldest_ms: oldest.map_or(0, |started| milliseconds_since(now, started)),
+                late_in_flight: attached.late_in_flight,
+                late_count: attached.late_count,
+            }
+        };
+        self.devices.iter().map(report).collect()
     }
 
     /// Whether operations have finished that were not taken yet.
@@ -240,6 +302,27 @@ impl DeviceTable {
 }
 
 impl Attached {
+    /// One more operation is late. The first of a row is logged.
+    fn handle_late(&mut self, limit_ms: u64) {
+        self.late_count += 1;
+        self.late_in_flight += 1;
+        if self.late_in_flight == 1 {
+            let device = self.opened.spec();
+            let seconds = limit_ms / 1000;
+            tracing::error!(
+                "an operation of {device} has not ended after {seconds} s; what needs it waits \
+                 (`forebay status` shows for how long; the kernel's log may say why)"
+            );
+        }
+    }
+
+    fn handle_late_end(&mut self) {
+        self.late_in_flight -= 1;
+        if self.late_in_flight == 0 {
+            tracing::info!("{} has ended all its late operations", self.opened.spec());
+        }
+    }
+
     /// What to do for an operation; `None` if nothing.
     fn work(&self, kind: IoKind) -> Option<Work> {
         let (purpose, offset_bytes, length_bytes) = match kind {

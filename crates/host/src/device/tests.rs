@@ -26,13 +26,18 @@ struct Workbench {
 
 impl Workbench {
     fn new() -> Workbench {
+        Workbench::with_limit(u64::MAX)
+    }
+
+    /// Operations are late after so many milliseconds.
+    fn with_limit(limit_ms: u64) -> Workbench {
         let options = MemoryOptions { engine_bytes: 0, client_bytes: 64 << 20 };
         let pool = BufferPool::new(options).unwrap();
         let mut ring = Ring::new().unwrap();
         let (start, bytes) = pool.memory();
         // SAFETY: the pool outlives the ring: it stands behind it.
         unsafe { ring.register_buffers(start, bytes) };
-        Workbench { ring, devices: DeviceTable::new(), pool, clock: Clock::start() }
+        Workbench { ring, devices: DeviceTable::new(limit_ms), pool, clock: Clock::start() }
     }
 
     fn add(&mut self, device: OpenedDevice) -> DeviceId {
@@ -49,6 +54,11 @@ impl Workbench {
         let now = self.clock.now();
         let around = &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now };
         self.devices.start(around, device, kind, IoOwner::Engine(IoId(5)));
+        self.finish()
+    }
+
+    /// Waits for the end of the operation under way.
+    fn finish(&mut self) -> IoResult {
         let mut completions = Vec::new();
         while !self.devices.has_finished() {
             self.ring.wait(Some(Duration::from_millis(1))).unwrap();
@@ -82,6 +92,31 @@ impl Workbench {
         self.run(device, IoKind::Read { offset_bytes, slices }).unwrap();
         self.pool.slice_mut(range).to_vec()
     }
+}
+
+#[test]
+fn an_operation_that_does_not_end_in_time_is_counted_once_and_seen_until_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec = file_of(&directory.path().join("disk"), 8 << 20);
+    let mut bench = Workbench::with_limit(0);
+    let device = bench.add(OpenedDevice::open_bare(&spec, Access::ReadWrite).unwrap());
+    // Longer than what is done at once on a file in memory.
+    let slices = Slices::One(bench.buffer(2 << 20));
+    let now = bench.clock.now();
+    let around = &mut Surroundings { ring: &mut bench.ring, pool: &bench.pool, now };
+    let write = IoKind::Write { offset_bytes: 0, slices };
+    bench.devices.start(around, device, write, IoOwner::Engine(IoId(5)));
+    for _ in 0..2 {
+        bench.devices.handle_time(now);
+        let report = &bench.devices.report(now.after_ms(7))[0];
+        let counts = (report.operations_in_flight, report.late_in_flight, report.late_count);
+        assert_eq!((counts, report.oldest_ms), ((1, 1, 1), 7));
+    }
+    assert_eq!(bench.devices.next_wakeup(), None, "it is told of once");
+    bench.finish().unwrap();
+    let report = &bench.devices.report(now)[0];
+    let counts = (report.operations_in_flight, report.late_in_flight, report.late_count);
+    assert_eq!((counts, report.oldest_ms), ((0, 0, 1), 0));
 }
 
 fn file_of(path: &Path, bytes: u64) -> DeviceSpec {

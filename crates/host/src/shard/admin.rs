@@ -76,6 +76,7 @@ impl Running {
             set: self.set.as_ref().map(|set| set.report(self.now)),
             exports: exports.collect(),
             connections: self.front.report(&self.exports, self.now),
+            devices: self.devices.report(self.now),
             memory: self.pool.report(),
         }
     }

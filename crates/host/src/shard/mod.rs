@@ -40,6 +40,10 @@ impl Default for MemoryOptions {
     }
 }
 
+/// Default of [`ShardOptions::io_timeout_ms`]: as long as Linux waits for a SCSI disk
+/// (`SD_TIMEOUT`) and for an NVMe device (`nvme_core.io_timeout`).
+const IO_TIMEOUT_MS: u64 = 30_000;
+
 /// What a shard is told.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardOptions {
@@ -51,6 +55,8 @@ pub struct ShardOptions {
     pub connections_max: u32,
     /// Milliseconds for which requests wait for a cache device that is gone with dirty data.
     pub cache_timeout_ms: u64,
+    /// Milliseconds after which a device operation that has not ended is told of.
+    pub io_timeout_ms: u64,
 }
 
 impl Default for ShardOptions {
@@ -61,6 +67,7 @@ impl Default for ShardOptions {
             memory: MemoryOptions::default(),
             connections_max: 64,
             cache_timeout_ms: forebay_engine::CACHE_TIMEOUT_MS,
+            io_timeout_ms: IO_TIMEOUT_MS,
         }
     }
 }

@@ -98,7 +98,7 @@ impl Running {
         let (start, bytes) = pool.memory();
         // SAFETY: the region is the pool's own mapping, and the pool is dropped after the ring.
         unsafe { ring.register_buffers(start, bytes) };
-        let mut devices = DeviceTable::new();
+        let mut devices = DeviceTable::new(options.io_timeout_ms);
         let mut exports = ExportTable::new();
         let clock = Clock::start();
         let now = clock.now();

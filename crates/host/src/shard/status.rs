@@ -14,8 +14,27 @@ pub struct ShardStatus {
     pub exports: Vec<ExportReport>,
     /// Connected clients.
     pub connections: Vec<ConnectionReport>,
+    /// Devices at work.
+    pub devices: Vec<DeviceReport>,
     /// Memory for payload.
     pub memory: MemoryReport,
+}
+
+/// One device, and what it has under way.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct DeviceReport {
+    /// Its spec.
+    pub device: String,
+    /// Whether it is the cache device.
+    pub is_cache: bool,
+    /// Operations that have not ended.
+    pub operations_in_flight: u32,
+    /// Milliseconds since the oldest of them began; zero if there is none.
+    pub oldest_ms: u64,
+    /// How many of them have lasted longer than the limit.
+    pub late_in_flight: u32,
+    /// Operations that lasted longer than the limit, ended or not, since the device was opened.
+    pub late_count: u64,
 }
 
 /// The cache set of a shard.
