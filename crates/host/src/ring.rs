@@ -370,9 +370,42 @@ fn build_uring_of(submissions: u32, completions: u32) -> io::Result<IoUring> {
     base().build(submissions)
 }
 
+impl Drop for Ring {
+    /// Lets go of the devices. What is left of a closed ring the kernel takes down some time later;
+    /// until then the files of its table stay open, and the devices locked and held, though their
+    /// process has ended: an origin could not be mounted after a stop.
+    fn drop(&mut self) {
+        if self.has_file_table
+            && let Err(error) = self.uring.submitter().unregister_files()
+        {
+            tracing::debug!(%error, "the ring keeps its files until the kernel takes it down");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever stops a daemon may use its devices at once.
+    #[test]
+    fn a_dropped_ring_holds_no_file() {
+        use rustix::fs::{FlockOperation, flock};
+        for _ in 0..20 {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            let mut ring = Ring::new().unwrap();
+            let device = std::fs::File::open(file.path()).unwrap();
+            flock(&device, FlockOperation::NonBlockingLockExclusive).unwrap();
+            ring.register_file(0, std::os::fd::AsFd::as_fd(&device));
+            let read = opcode::PollAdd::new(Fd(device.as_raw_fd()), libc::POLLIN as u32).build();
+            // SAFETY: a poll names no memory.
+            unsafe { ring.push(Token::Device(0), read) };
+            ring.wait(Some(Duration::ZERO)).unwrap();
+            drop(device);
+            drop(ring);
+            flock(file.as_file(), FlockOperation::NonBlockingLockExclusive).unwrap();
+        }
+    }
 
     #[test]
     fn tokens_survive_the_kernel() {
