@@ -1,0 +1,39 @@
+//! The program `forebay-sim`, as its users see it.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
+fn program(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_forebay-sim"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    for arguments in [&["run", "--seed", "1", "--trace"][..], &["hunt", "--runs", "3"]] {
+        let mut child = program(arguments).spawn().unwrap();
+        let mut line = String::new();
+        // The pipe holds less than the trace of a run.
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert!(!line.is_empty());
+        let ended = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!((ended.status.code(), stderr.as_ref()), (Some(0), ""), "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_fuzzer_runs_by_name_and_seed_and_without_a_name_all_are_listed() {
+    let one = program(&["fuzz", "record", "--seed", "7"]).output().unwrap();
+    assert_eq!(one.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&one.stdout).starts_with("record: 1 cases"));
+    for arguments in [&["fuzz"][..], &["fuzz", "nothing"]] {
+        let none = program(arguments).output().unwrap();
+        assert_eq!(none.status.code(), Some(2));
+        let text = String::from_utf8_lossy(&none.stderr).into_owned();
+        for target in forebay_sim::fuzz::TARGETS {
+            assert!(text.contains(target.name) && text.contains(target.about), "{text}");
+        }
+    }
+}
