@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::background::segment_entries::SegmentRange;
-use crate::engine::{Engine, IoPurpose, SummaryUser};
+use crate::engine::{Engine, IoPurpose, Phase, SummaryUser};
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -100,9 +100,13 @@ impl Engine {
 
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
-        self.has_clients()
-            && !self.wants_rest()
-            && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
+        // Rule 8: this life writes no record before its checkpoint is durable.
+        let is_allowed = match &self.phase {
+            Phase::Serving => self.has_clients() && !self.wants_rest(),
+            Phase::Recovering(recovery) => recovery.is_draining(),
+            _ => false,
+        };
+        is_allowed && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
     }
 
     /// Segments that will be free once a checkpoint is durable.

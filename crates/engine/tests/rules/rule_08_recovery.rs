@@ -1,9 +1,9 @@
 //! Rule 8: recovery believes what is whole, reports what is missing, and serves only then.
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::Event;
+use forebay_engine::event::{Command, Event};
 use forebay_engine::io::Device;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::units::SequenceNumber;
 
 use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, Setup, What, World, cache, origin};
@@ -27,6 +27,34 @@ fn a_torn_record_ends_its_segment() {
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.look(0, 0..2), [Content::Tag(1), Content::Tag(ORIGINAL)]);
+}
+
+/// A record of this life behind a checkpoint of the last one would look like what is left of a
+/// lost checkpoint.
+#[test]
+fn a_life_writes_no_record_before_its_checkpoint() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 40;
+    let mut world = setup.start();
+    for part in 0..80 {
+        world.write_now(0, part * 16, 16, 1);
+    }
+    // Over the memory bound from the start: reclaim has something to do as soon as it may.
+    let memory_max_bytes = world.status().memory_floor_bytes;
+    let settings = SetSettings { memory_max_bytes, discard_freed_segments: true };
+    let set = world.command(Command::SetCacheSet { settings });
+    world.settle_except(|held| cache::record(held) || origin::write(0)(held));
+    assert_eq!(world.command_result(set), Some(Ok(None)));
+    world.kill(|_| Keep::Nothing);
+    world.begin_restart(&[]);
+    let mark = world.mark();
+    world.idle_except(1_000, cache::checkpoint);
+    assert!(!world.find(cache::checkpoint).is_empty());
+    assert_eq!(world.records_since(mark).count(), 0);
+    world.finish_restart().expect("nothing is damaged");
+    world.idle();
+    assert!(world.records_since(mark).count() > 0, "reclaim had something to do");
+    assert_eq!(world.read_now(0, 5), Ok(Content::Tag(1)));
 }
 
 /// A flushed write and, in another segment, a promotion whose header says that it was flushed.
