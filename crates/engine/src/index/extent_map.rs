@@ -7,6 +7,7 @@
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use super::extent::{Extent, PackedExtent};
 
@@ -38,20 +39,30 @@ impl ExtentMap {
         self.capacity * size_of::<PackedExtent>() + self.leaves.len() * LEAF_OVERHEAD_BYTES
     }
 
-    /// Extents that overlap `start..end`, in order, whole.
+    /// Extents that overlap `start..end`, in order, whole. One search of the tree, if the leaf that
+    /// it finds tells all.
     pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Extent> + '_ {
-        let from = self.predecessor_start(start).unwrap_or(start);
-        let leaf = self.leaves.range(..=from).next_back().map_or(from, |(key, _)| *key);
-        self.leaves
-            .range(leaf..)
-            .flat_map(move |(key, extents)| {
-                let skip = if *key > from {
-                    0
-                } else {
-                    extents.partition_point(|extent| extent.start() < from)
-                };
-                extents[skip..].iter()
-            })
+        let mut leaves = self.leaves.range(..=start);
+        let mut before = None;
+        let mut head: &[PackedExtent] = &[];
+        let mut after = Bound::Included(start);
+        if let Some((key, leaf)) = leaves.next_back() {
+            let index = leaf.partition_point(|extent| extent.start() <= start);
+            head = &leaf[index.saturating_sub(1)..];
+            after = Bound::Excluded(*key);
+            if index == 0 {
+                // Extents that were at the front of the leaf are gone.
+                before = leaves.next_back().and_then(|(_, leaf)| leaf.last());
+            }
+        }
+        // Of the next leaf everything starts behind the last extent of this one.
+        let is_all = head.last().is_some_and(|extent| extent.end() >= end);
+        let others =
+            (!is_all && start < end).then(|| self.leaves.range((after, Bound::Excluded(end))));
+        before
+            .into_iter()
+            .chain(head)
+            .chain(others.into_iter().flatten().flat_map(|(_, leaf)| leaf))
             .take_while(move |extent| extent.start() < end)
             .filter(move |extent| extent.end() > start)
             .map(|extent| extent.unpack())
@@ -62,28 +73,16 @@ impl ExtentMap {
         self.leaves.values().flatten().map(|extent| extent.unpack())
     }
 
-    /// Start of the last extent that begins at or before `block`.
-    fn predecessor_start(&self, block: u64) -> Option<u64> {
-        for (_, extents) in self.leaves.range(..=block).rev() {
-            let index = extents.partition_point(|extent| extent.start() <= block);
-            if index > 0 {
-                return Some(extents[index - 1].start());
-            }
-        }
-        None
-    }
-
     /// Adds an extent that overlaps no other.
     pub(crate) fn insert(&mut self, extent: Extent) {
         self.extent_count += 1;
         self.block_count += u64::from(extent.block_count);
         let packed = PackedExtent::pack(extent);
-        let key = self.leaves.range(..=extent.start).next_back().map(|(key, _)| *key);
-        let Some(key) = key else {
+        let found = self.leaves.range_mut(..=extent.start).next_back();
+        let Some((key, leaf)) = found.map(|(key, leaf)| (*key, leaf)) else {
             self.insert_before_all(packed);
             return;
         };
-        let leaf = self.leaves.get_mut(&key).expect("the key was just seen");
         let index = leaf.partition_point(|other| other.start() < extent.start);
         if leaf.len() == leaf.capacity() {
             leaf.reserve_exact(LEAF_GROWTH);
@@ -92,6 +91,22 @@ impl ExtentMap {
         leaf.insert(index, packed);
         if leaf.len() > LEAF_EXTENTS_MAX {
             self.split(key);
+        }
+    }
+
+    /// Puts an extent in the place of the one that covers exactly the same blocks; `false` if there
+    /// is none.
+    pub(crate) fn overwrite(&mut self, extent: Extent) -> bool {
+        let Some((_, leaf)) = self.leaves.range_mut(..=extent.start).next_back() else {
+            return false;
+        };
+        let index = leaf.partition_point(|other| other.start() < extent.start);
+        match leaf.get_mut(index) {
+            Some(old) if old.start() == extent.start && old.end() == extent.end() => {
+                *old = PackedExtent::pack(extent);
+                true
+            }
+            _ => false,
         }
     }
 
@@ -202,12 +217,17 @@ mod tests {
             let mut model: Vec<Option<(u64, u32)>> = alloc::vec![None; 2100];
             for (stamp, (start, count, insert)) in (0u32..).zip(steps) {
                 let end = start + u64::from(count);
-                map.remove(start, end);
+                let was_overwritten = insert && map.overwrite(extent(start, count, stamp));
+                if !was_overwritten {
+                    map.remove(start, end);
+                }
                 for block in start..end {
                     model[block as usize] = None;
                 }
                 if insert {
-                    map.insert(extent(start, count, stamp));
+                    if !was_overwritten {
+                        map.insert(extent(start, count, stamp));
+                    }
                     for block in start..end {
                         let position = stamp * 1000 + (block - start) as u32;
                         model[block as usize] = Some((u64::from(stamp), position));

@@ -151,10 +151,12 @@ impl BlockMap {
         let first = removed.len();
         self.pieces(piece.start, piece.end(), removed);
         if removed[first..].iter().all(|old| old.version <= piece.version) {
-            if removed.len() > first {
-                self.remove(piece.start, piece.end());
+            if !self.overwrite(&piece, &removed[first..]) {
+                if removed.len() > first {
+                    self.remove(piece.start, piece.end());
+                }
+                self.insert(piece);
             }
-            self.insert(piece);
             inserted.push(piece);
             return;
         }
@@ -172,6 +174,14 @@ impl BlockMap {
         self.insert_part(piece, at, piece.end(), inserted);
     }
 
+    /// The quick way where data takes the place of data of exactly the same blocks.
+    fn overwrite(&mut self, piece: &Piece, old: &[Piece]) -> bool {
+        let [Piece { start, block_count, place: Place::Data(_), .. }] = old else { return false };
+        let Place::Data(position) = piece.place else { return false };
+        (*start, *block_count) == (piece.start, piece.block_count)
+            && self.data.overwrite(data_extent(piece, position))
+    }
+
     fn insert_part(&mut self, piece: Piece, start: u64, end: u64, inserted: &mut Vec<Piece>) {
         if start < end {
             let part = piece.clip(start, end);
@@ -183,12 +193,7 @@ impl BlockMap {
     /// Puts a piece in where nothing is.
     pub(crate) fn insert(&mut self, piece: Piece) {
         match piece.place {
-            Place::Data(position) => self.data.insert(Extent {
-                start: piece.start,
-                block_count: u32::try_from(piece.block_count).expect("data pieces are small"),
-                version: piece.version,
-                position,
-            }),
+            Place::Data(position) => self.data.insert(data_extent(&piece, position)),
             place => {
                 let blank = Blank { end: piece.end(), version: piece.version, place };
                 let old = self.blanks.insert(piece.start, blank);
@@ -242,6 +247,15 @@ impl BlockMap {
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         *self = BlockMap::default();
+    }
+}
+
+fn data_extent(piece: &Piece, position: CacheBlock) -> Extent {
+    Extent {
+        start: piece.start,
+        block_count: u32::try_from(piece.block_count).expect("data pieces are small"),
+        version: piece.version,
+        position,
     }
 }
 

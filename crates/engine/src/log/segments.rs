@@ -173,9 +173,9 @@ impl SegmentTable {
         self.free.push_back(id);
     }
 
-    /// At recovery: takes `id` out of the free list, to be filled from what the device holds.
+    /// At recovery: takes `id` into use, to be filled from what the device holds. To be followed by
+    /// [`SegmentTable::collect_free`].
     pub(crate) fn adopt(&mut self, id: u32, generation: Generation, now: Time) {
-        self.free.retain(|free| *free != id);
         let blocks = self.segment_blocks;
         let segment = &mut self.segments[id as usize];
         assert_eq!(segment.state, SegmentState::Free);
@@ -184,6 +184,12 @@ impl SegmentTable {
         segment.opened_at = now;
         segment.bits = Arc::new(Bits::new(blocks));
         segment.crcs = vec![Crc32c(0); blocks as usize];
+    }
+
+    /// At recovery: makes the list of free segments what the table says.
+    pub(crate) fn collect_free(&mut self) {
+        let is_free = |id: &u32| self.segments[*id as usize].state == SegmentState::Free;
+        self.free = (0..self.len()).filter(is_free).collect();
     }
 
     pub(crate) fn crc(&self, position: CacheBlock) -> Crc32c {

@@ -14,11 +14,16 @@ use crate::log::BlankRecord;
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
 
+/// Pieces that are sorted together: 12 MiB.
+const BATCH_PIECES: usize = 256 * 1024;
+
 /// What is being built beside the index.
 #[derive(Default)]
 struct Building {
-    /// Dirty bits by segment.
-    dirty: BTreeMap<u32, Bits>,
+    /// Dirty bits by segment; none for a free one.
+    dirty: Vec<Option<Vec<u64>>>,
+    /// Pieces that the checkpoint counts on, on their way into the index.
+    batch: Vec<(VolumeSlot, Piece)>,
     /// Blank records by position of their header.
     blanks: BTreeMap<u32, BlankRecord>,
     /// Dropped segments with their generation.
@@ -42,11 +47,16 @@ impl Engine {
             return;
         }
         self.raise_outdated();
-        let mut building =
-            Building { highest_version: checkpoint.next_version.0, ..Building::default() };
+        let mut building = Building {
+            highest_version: checkpoint.next_version.0,
+            dirty: alloc::vec![None; checkpoint.segments.len()],
+            ..Building::default()
+        };
         for segment in segments {
             self.adopt(segment, &checkpoint, &mut building);
         }
+        self.put_batch(&mut building);
+        self.log.segments.collect_free();
         if let Some(corrupt) = building.corrupt {
             self.refuse(RecoveryError::Log(corrupt));
             return;
@@ -109,7 +119,7 @@ impl Engine {
         }
         let empty = Bits::new(blocks);
         let bits = checkpoint.segments[id as usize].bits.as_deref().unwrap_or(&empty);
-        building.dirty.insert(id, Bits { live: Vec::new(), dirty: bits.dirty.clone() });
+        building.dirty[id as usize] = Some(bits.dirty.clone());
         for placed in &found.old_entries {
             self.apply_old_entry(id, placed, bits, checkpoint, building);
         }
@@ -141,17 +151,28 @@ impl Engine {
                 offset += 1;
             }
             if from < offset {
-                self.put(
-                    slot,
-                    Piece {
-                        start: entry.start + u64::from(from),
-                        block_count: u64::from(offset - from),
-                        version: entry.version,
-                        place: Place::Data(CacheBlock(position.0 + from)),
-                    },
-                );
+                let piece = Piece {
+                    start: entry.start + u64::from(from),
+                    block_count: u64::from(offset - from),
+                    version: entry.version,
+                    place: Place::Data(CacheBlock(position.0 + from)),
+                };
+                building.batch.push((slot, piece));
+                if building.batch.len() >= BATCH_PIECES {
+                    self.put_batch(building);
+                }
             }
             offset += 1;
+        }
+    }
+
+    /// Puts pieces of many segments into the index in the order of the volumes: neighbours go to
+    /// the same leaf of the map, and memory is walked through once. Their live bits say that no two
+    /// of them have a block in common, so their order among themselves does not matter.
+    fn put_batch(&mut self, building: &mut Building) {
+        building.batch.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
+        for (slot, piece) in building.batch.drain(..) {
+            self.put(slot, piece);
         }
     }
 
@@ -211,9 +232,9 @@ impl Engine {
             };
             if entry.is_dirty {
                 let blocks = entry.payload_blocks().max(1);
-                if let Some(bits) = building.dirty.get_mut(&record.segment) {
+                if let Some(bits) = &mut building.dirty[record.segment as usize] {
                     for block in placed.block..placed.block + blocks {
-                        set_bit(&mut bits.dirty, block);
+                        set_bit(bits, block);
                     }
                 }
             }
@@ -265,6 +286,14 @@ impl Engine {
                 dropped.insert(*segment);
             }
         }
+        // Most starts have neither drops nor invalidations behind the checkpoint.
+        let has_absent = |piece: &Piece| piece.place == Place::Absent;
+        let mut volumes = self.volumes.iter().flatten();
+        if dropped.is_empty()
+            && !volumes.any(|v| v.index.complete.blank_pieces().any(|p| has_absent(&p)))
+        {
+            return;
+        }
         for slot in self.volume_slots() {
             let gone: Vec<Piece> = self
                 .volume(slot)
@@ -284,43 +313,50 @@ impl Engine {
 
     fn set_bits(&mut self, building: &Building) {
         for slot in self.volume_slots() {
-            let pieces: Vec<Piece> = self.volume(slot).index.complete.all_pieces().collect();
-            for piece in pieces {
-                match piece.place {
-                    Place::Data(position) => {
-                        let (segment, block) = self.log.segments.locate(position);
-                        let bits = &building.dirty[&segment];
-                        let count = u32::try_from(piece.block_count).expect("data is small");
-                        let mut dirty_blocks = 0;
-                        for offset in 0..count {
-                            let is_dirty = bit(&bits.dirty, block + offset);
-                            dirty_blocks += u64::from(is_dirty);
-                            let at = CacheBlock(position.0 + offset);
-                            self.log.segments.set_live(at);
-                            if is_dirty {
-                                self.log.segments.set_dirty(at);
-                            }
-                        }
-                        self.add_dirty(slot, dirty_blocks);
-                    }
-                    Place::Blank { header, .. } => {
-                        let (segment, block) = self.log.segments.locate(header);
-                        let is_dirty = bit(&building.dirty[&segment].dirty, block);
-                        let record = building.blanks[&header.0];
-                        let blank = self.log.blanks.entry(header.0).or_insert(record);
-                        blank.live_blocks += piece.block_count;
-                        self.log.segments.set_live(header);
-                        if is_dirty {
-                            self.log.segments.set_dirty(header);
-                            self.add_dirty(slot, piece.block_count);
-                        } else {
-                            self.writeback.clean_blanks.push_back(header);
-                        }
-                    }
-                    Place::Absent => unreachable!("removed with the drops"),
-                }
+            // Taken out and put back, so that the pieces, which may be very many, are not copied.
+            let index = core::mem::take(&mut self.volume_mut(slot).index);
+            for piece in index.complete.all_pieces() {
+                self.set_bits_of(slot, &piece, building);
                 self.map_piece(slot, &piece);
             }
+            self.volume_mut(slot).index = index;
+        }
+    }
+
+    fn set_bits_of(&mut self, slot: VolumeSlot, piece: &Piece, building: &Building) {
+        let dirty_bits =
+            |segment: u32| building.dirty[segment as usize].as_deref().expect("it has data");
+        match piece.place {
+            Place::Data(position) => {
+                let (segment, block) = self.log.segments.locate(position);
+                let bits = dirty_bits(segment);
+                let count = u32::try_from(piece.block_count).expect("data is small");
+                let mut dirty_blocks = 0;
+                for offset in 0..count {
+                    let is_dirty = bit(bits, block + offset);
+                    dirty_blocks += u64::from(is_dirty);
+                    let at = CacheBlock(position.0 + offset);
+                    self.log.segments.set_live(at);
+                    if is_dirty {
+                        self.log.segments.set_dirty(at);
+                    }
+                }
+                self.add_dirty(slot, dirty_blocks);
+            }
+            Place::Blank { header, .. } => {
+                let (segment, block) = self.log.segments.locate(header);
+                let record = building.blanks[&header.0];
+                let blank = self.log.blanks.entry(header.0).or_insert(record);
+                blank.live_blocks += piece.block_count;
+                self.log.segments.set_live(header);
+                if bit(dirty_bits(segment), block) {
+                    self.log.segments.set_dirty(header);
+                    self.add_dirty(slot, piece.block_count);
+                } else {
+                    self.writeback.clean_blanks.push_back(header);
+                }
+            }
+            Place::Absent => unreachable!("removed with the drops"),
         }
     }
 }
