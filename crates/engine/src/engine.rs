@@ -503,4 +503,14 @@ impl Engine {
     pub(crate) fn is_recovering(&self) -> bool {
         matches!(self.phase, Phase::Recovering(_))
     }
+
+    /// Rule 8: a life writes no record before its own checkpoint is durable. A record of a later
+    /// life than the checkpoint's says to the next start that a newer checkpoint is lost.
+    pub(crate) fn may_append(&self) -> bool {
+        match &self.phase {
+            Phase::Serving => true,
+            Phase::Recovering(recovery) => recovery.is_draining(),
+            Phase::Refused | Phase::Stopped => false,
+        }
+    }
 }

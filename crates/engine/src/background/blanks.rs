@@ -7,13 +7,15 @@
 //! (of equal versions the later sequence number counts), and the index forgets it when that is
 //! complete.
 
+use alloc::vec::Vec;
+
 use crate::engine::Engine;
 use crate::format::checkpoint::BLANK_PIECES_MAX;
 use crate::format::record::EntryKind;
-use crate::index::BlankKind;
+use crate::index::{BlankKind, Piece, Place};
 use crate::log::Stream;
 use crate::log::append::NewEntry;
-use crate::units::CacheBlock;
+use crate::units::{CacheBlock, VolumeSlot};
 
 /// Room for the pieces that writes under way may still split off.
 const PIECES_MARGIN: usize = 64;
@@ -45,10 +47,26 @@ impl Engine {
         quick.saturating_sub(poisoned)
     }
 
+    /// What of `start..end` still stands for the blank record at `header`, in order.
+    pub(crate) fn live_pieces(
+        &self,
+        slot: VolumeSlot,
+        start: u64,
+        end: u64,
+        header: CacheBlock,
+    ) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        self.winners(slot, start, end, &mut pieces);
+        pieces
+            .retain(|piece| matches!(piece.place, Place::Blank { header: at, .. } if at == header));
+        pieces.sort_unstable_by_key(|piece| piece.start);
+        pieces
+    }
+
     /// Voids blank records that the origin durably has.
     pub(crate) fn forget_clean_blanks(&mut self) {
         while let Some(header) = self.writeback.clean_blanks.front().copied() {
-            if !self.has_room(Stream::Relocate, 0) {
+            if !self.may_append() || !self.has_room(Stream::Relocate, 0) {
                 return;
             }
             self.writeback.clean_blanks.pop_front();
@@ -62,13 +80,9 @@ impl Engine {
         if !is_clean || blank.kind == BlankKind::Poison {
             return;
         }
-        // Only the pieces that still win; newer versions in between are not touched.
-        let mut winners = alloc::vec::Vec::new();
-        self.winners(blank.slot, blank.start, blank.start + blank.block_count, &mut winners);
-        winners.retain(|piece| {
-            matches!(piece.place, crate::index::Place::Blank { header: at, .. } if at == header)
-        });
-        for piece in winners {
+        // Newer versions in between are not touched.
+        let end = blank.start + blank.block_count;
+        for piece in self.live_pieces(blank.slot, blank.start, end, header) {
             if !self.has_room(Stream::Relocate, 0) {
                 self.writeback.clean_blanks.push_front(header);
                 return;

@@ -11,11 +11,10 @@ use alloc::vec::Vec;
 
 use crate::engine::{Engine, IoPurpose};
 use crate::format::checkpoint::{BlankPiece, Checkpoint, SegmentLine, SegmentUse, VolumeLine};
-use crate::index::Place;
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::segments::SegmentState;
 use crate::payload::{BufferRange, Payload};
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, CacheBlock};
 use crate::wake::{Ended, Waiter};
 
 /// Bytes of one write of a checkpoint body.
@@ -182,19 +181,13 @@ impl Engine {
             if blank.live_blocks == 0 || blank.live_blocks == blank.block_count {
                 continue;
             }
-            let mut winners = Vec::new();
-            self.winners(blank.slot, blank.start, blank.start + blank.block_count, &mut winners);
-            winners.sort_unstable_by_key(|piece| piece.start);
-            for piece in winners {
-                let is_ours = matches!(piece.place,
-                    Place::Blank { header: at, .. } if at.0 == *header);
-                if is_ours {
-                    pieces.push(BlankPiece {
-                        position: *header,
-                        start: piece.start,
-                        block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
-                    });
-                }
+            let end = blank.start + blank.block_count;
+            for piece in self.live_pieces(blank.slot, blank.start, end, CacheBlock(*header)) {
+                pieces.push(BlankPiece {
+                    position: *header,
+                    start: piece.start,
+                    block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
+                });
             }
         }
         pieces

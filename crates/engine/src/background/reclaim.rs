@@ -12,7 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::background::segment_entries::SegmentRange;
-use crate::engine::{Engine, IoPurpose, Phase, SummaryUser};
+use crate::engine::{Engine, IoPurpose, SummaryUser};
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -100,13 +100,10 @@ impl Engine {
 
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
-        // Rule 8: this life writes no record before its checkpoint is durable.
-        let is_allowed = match &self.phase {
-            Phase::Serving => self.has_clients() && !self.wants_rest(),
-            Phase::Recovering(recovery) => recovery.is_draining(),
-            _ => false,
-        };
-        is_allowed && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
+        self.may_append()
+            && self.has_clients()
+            && !self.wants_rest()
+            && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
     }
 
     /// Segments that will be free once a checkpoint is durable.
@@ -429,11 +426,7 @@ impl Engine {
         if !self.log.segments.is_live(header) {
             return;
         }
-        let mut winners = Vec::new();
-        self.winners(item.slot, item.piece.start, item.piece.end(), &mut winners);
-        winners
-            .retain(|piece| matches!(piece.place, Place::Blank { header: at, .. } if at == header));
-        for piece in winners {
+        for piece in self.live_pieces(item.slot, item.piece.start, item.piece.end(), header) {
             if !self.has_room(Stream::Relocate, 0) {
                 self.spare_victim(&piece);
                 return;

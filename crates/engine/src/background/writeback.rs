@@ -537,10 +537,8 @@ impl Engine {
             self.end_run(key, payload);
             return;
         };
-        let mut winners = Vec::new();
-        self.winners(slot, blank.start, blank.start + blank.block_count, &mut winners);
-        winners
-            .retain(|piece| matches!(piece.place, Place::Blank { header: at, .. } if at == header));
+        let end = blank.start + blank.block_count;
+        let winners = self.live_pieces(slot, blank.start, end, header);
         if winners.is_empty() || !self.log.segments.is_dirty(header) {
             self.end_run(key, payload);
             return;

@@ -340,6 +340,7 @@ impl Engine {
     /// The record that takes the next entry: the one being built, or a new one, in the open segment
     /// or a new one.
     fn record_for(&mut self, stream: Stream, payload_blocks: u32, sharing: Sharing) -> Key {
+        assert!(self.may_append(), "rule 8");
         if let Some(key) = self.log.stream(stream).building {
             let record = &self.log.records[key];
             let entries = record.entries.len() + 1;
