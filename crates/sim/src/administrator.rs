@@ -251,8 +251,12 @@ impl World<'_> {
             return violation("served twice", "a second Serving event");
         }
         self.life.is_serving = true;
-        for volume in &mut self.volumes {
-            volume.entry = TableEntry::Known;
+        for index in 0..self.volumes.len() {
+            let is_changing = self.is_changing(index);
+            let volume = &mut self.volumes[index];
+            if !is_changing {
+                volume.entry = TableEntry::Known;
+            }
             if volume.is_served() {
                 // The higher generation is durable, so nothing needs the mark any more.
                 volume.mark = HostMark::None;
@@ -434,7 +438,10 @@ impl World<'_> {
         self.administrator.pending.values().any(|pending| {
             let changes = matches!(
                 pending.command,
-                Command::SetMode { .. } | Command::Drain { .. } | Command::Detach { .. }
+                Command::SetMode { .. }
+                    | Command::Drain { .. }
+                    | Command::Detach { .. }
+                    | Command::Attach { .. }
             );
             changes && pending.volume == Some(index)
         })
