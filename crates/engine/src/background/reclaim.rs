@@ -26,6 +26,9 @@ use crate::wake::{Ended, Waiter};
 
 /// Victims of one round: they share two flushes and a checkpoint.
 const VICTIMS_MAX: usize = 8;
+/// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
+/// them pays.
+const MOSTLY_DEAD_DIVISOR: u32 = 4;
 /// Reads of blocks to be kept that are under way at once.
 const READS_MAX: usize = 8;
 /// Times that a dirty block is read before it counts as lost.
@@ -53,6 +56,19 @@ struct Victim {
     ranges: Vec<SegmentRange>,
     /// Something dirty could not be appended again: the victim stays.
     is_spared: bool,
+}
+
+/// A closed segment that could be reclaimed.
+struct Candidate {
+    order: u64,
+    id: u32,
+    live: u32,
+    dirty: u32,
+}
+
+/// Log that moving so many blocks takes at most: each in a record of its own, and the drop.
+fn room_to_move(blocks: u32) -> u32 {
+    2 * blocks + 2
 }
 
 /// Blocks that are appended again.
@@ -154,26 +170,25 @@ impl Engine {
         if wanted == 0 {
             return;
         }
-        let mut candidates: Vec<(u64, u32, u32)> = self
+        let mut candidates: Vec<Candidate> = self
             .log
             .segments
             .iter()
             .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
-            .map(|(id, s)| (s.open_order, id, s.dirty))
+            .map(|(id, s)| Candidate { order: s.open_order, id, live: s.live, dirty: s.dirty })
             .collect();
-        candidates.sort_unstable();
-        let clean: Vec<u32> =
-            candidates.iter().filter(|(.., dirty)| *dirty == 0).map(|c| c.1).take(wanted).collect();
-        let has_dirty = candidates.iter().any(|(.., dirty)| *dirty > 0);
-        if clean.len() < wanted && (self.is_short_of_segments() || has_dirty) {
+        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        let mut chosen = self.mostly_dead(&candidates, wanted);
+        let clean = candidates.iter().filter(|candidate| candidate.dirty == 0).map(|c| c.id);
+        let others: Vec<u32> = clean.filter(|id| !chosen.contains(id)).collect();
+        chosen.extend(others.into_iter().take(wanted - chosen.len()));
+        let has_dirty = candidates.iter().any(|candidate| candidate.dirty > 0);
+        if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
-        let chosen =
-            if clean.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
-                self.least_dirty(&candidates)
-            } else {
-                clean
-            };
+        if chosen.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
+            chosen = self.least_dirty(&candidates);
+        }
         if chosen.is_empty() {
             return;
         }
@@ -197,16 +212,34 @@ impl Engine {
         self.go_on();
     }
 
+    /// Segments with dirty data of which little is alive: moving that gains most of a segment each,
+    /// at the speed of the cache device, so that work which overwrites its own dirty data does not
+    /// wait for the origin. Least alive first, as far as it fits.
+    fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
+        let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
+        let mut dead: Vec<&Candidate> =
+            candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit).collect();
+        dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
+        let mut room = self.relocation_room();
+        let mut chosen = Vec::new();
+        for candidate in dead.into_iter().take(wanted) {
+            let Some(left) = room.checked_sub(room_to_move(candidate.live)) else { break };
+            room = left;
+            chosen.push(candidate.id);
+        }
+        chosen
+    }
+
     /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
     /// space and fits.
-    fn least_dirty(&self, candidates: &[(u64, u32, u32)]) -> Vec<u32> {
+    fn least_dirty(&self, candidates: &[Candidate]) -> Vec<u32> {
         let room = self.relocation_room();
-        let usable = self.log.segments.segment_blocks();
+        let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         candidates
             .iter()
-            .min_by_key(|(order, _, dirty)| (*dirty, *order))
-            .filter(|(.., dirty)| 2 * dirty + 2 <= room && *dirty <= usable / 4)
-            .map(|(_, segment, _)| *segment)
+            .min_by_key(|candidate| (candidate.dirty, candidate.order))
+            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit)
+            .map(|candidate| candidate.id)
             .into_iter()
             .collect()
     }
@@ -418,7 +451,12 @@ impl Engine {
             epoch: self.volume(item.slot).epoch,
             is_dirty,
         };
-        self.append_data(Stream::Relocate, new, source, Checksums::Keep(from), payload);
+        let (_, to) =
+            self.append_data(Stream::Relocate, new, source, Checksums::Keep(from), payload);
+        if is_dirty {
+            // It is no younger for having been moved.
+            self.log.segments.keep_age(from, to);
+        }
     }
 
     fn relocate_blank(&mut self, item: &Item) {

@@ -186,6 +186,14 @@ impl SegmentTable {
         segment.crcs = vec![Crc32c(0); blocks as usize];
     }
 
+    /// What was at `from` is at `to` now: its segment counts as opened no later.
+    pub(crate) fn keep_age(&mut self, from: CacheBlock, to: CacheBlock) {
+        let opened_at = self.get(self.locate(from).0).opened_at;
+        let target = self.locate(to).0;
+        let segment = self.get_mut(target);
+        segment.opened_at = segment.opened_at.min(opened_at);
+    }
+
     /// At recovery: makes the list of free segments what the table says.
     pub(crate) fn collect_free(&mut self) {
         let is_free = |id: &u32| self.segments[*id as usize].state == SegmentState::Free;

@@ -27,6 +27,29 @@ fn reclaim_keeps_dirty_data_and_drops_clean() {
     assert_eq!(world.look(0, 0..15), [Content::Tag(1); 15]);
 }
 
+/// The origin answers nothing: whatever is freed is freed by moving what is still dirty.
+#[test]
+fn work_that_overwrites_its_own_dirty_data_does_not_wait_for_the_origin() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let before = world.status();
+    let log_blocks = u64::from(before.segments * before.segment_blocks);
+    let mut newest = BTreeMap::new();
+    for tag in 1..log_blocks / 2 * 3 {
+        // One of 16 is written once: it stays alive where all around it is dead.
+        let block = if tag % 16 == 0 { 1000 + tag / 16 } else { tag * 37 % 40 };
+        let write = world.write(0, block, 1, tag);
+        world.idle_except(0, origin::any(0));
+        assert!(world.is_done(write), "write {tag}: {}", world.engine().0.describe_waiting());
+        newest.insert(block, tag);
+    }
+    assert!(world.status().counters.relocated_bytes > 0);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    for (block, tag) in newest {
+        assert_eq!(world.read_now(0, block), Ok(Content::Tag(tag)));
+    }
+}
+
 #[test]
 fn blocks_that_were_hit_stay_longer_than_those_that_were_not() {
     let mut world = Setup::of(&[CacheMode::Writearound]).start();
