@@ -64,6 +64,7 @@ struct Candidate {
     id: u32,
     live: u32,
     dirty: u32,
+    was_spared: bool,
 }
 
 /// Log that moving so many blocks takes at most: each in a record of its own, and the drop.
@@ -175,7 +176,13 @@ impl Engine {
             .segments
             .iter()
             .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
-            .map(|(id, s)| Candidate { order: s.open_order, id, live: s.live, dirty: s.dirty })
+            .map(|(id, s)| Candidate {
+                order: s.open_order,
+                id,
+                live: s.live,
+                dirty: s.dirty,
+                was_spared: s.was_spared,
+            })
             .collect();
         candidates.sort_unstable_by_key(|candidate| candidate.order);
         let mut chosen = self.mostly_dead(&candidates, wanted);
@@ -214,11 +221,13 @@ impl Engine {
 
     /// Segments with dirty data of which little is alive: moving that gains most of a segment each,
     /// at the speed of the cache device, so that work which overwrites its own dirty data does not
-    /// wait for the origin. Least alive first, as far as it fits.
+    /// wait for the origin. Least alive first, as far as it fits. One that could not be emptied
+    /// before (a dirty block that cannot be read) is left to writeback: it would be the first
+    /// choice each time.
     fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         let mut dead: Vec<&Candidate> =
-            candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit).collect();
+            candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit && !c.was_spared).collect();
         dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
         let mut room = self.relocation_room();
         let mut chosen = Vec::new();
@@ -558,7 +567,9 @@ impl Engine {
     fn forget_victims(&mut self) {
         for victim in core::mem::take(&mut self.reclaim.victims) {
             if victim.is_spared {
-                self.log.segments.get_mut(victim.segment).state = SegmentState::Closed;
+                let segment = self.log.segments.get_mut(victim.segment);
+                segment.state = SegmentState::Closed;
+                segment.was_spared = true;
                 continue;
             }
             for (slot, piece) in self.pieces_in_segment(victim.segment, &victim.ranges) {

@@ -52,6 +52,8 @@ pub(crate) struct Segment {
     pub(crate) in_flight: VecDeque<Key>,
     /// A write failed: what follows is written elsewhere.
     pub(crate) is_sealed: bool,
+    /// Reclaim could not empty it.
+    pub(crate) was_spared: bool,
     pub(crate) last_sequence: SequenceNumber,
     pub(crate) flush_needed: FlushNumber,
     pub(crate) open_order: u64,
@@ -87,6 +89,7 @@ impl SegmentTable {
                 crcs: Vec::new(),
                 in_flight: VecDeque::new(),
                 is_sealed: false,
+                was_spared: false,
                 last_sequence: SequenceNumber(0),
                 flush_needed: 0,
                 open_order: 0,
@@ -149,6 +152,7 @@ impl SegmentTable {
         segment.used_blocks = 0;
         segment.summary_blocks = 0;
         segment.is_sealed = false;
+        segment.was_spared = false;
         segment.is_reusable = false;
         segment.last_sequence = SequenceNumber(0);
         segment.open_order = order;

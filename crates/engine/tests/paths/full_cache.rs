@@ -6,7 +6,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::BypassReason;
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, World, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, origin};
 
 #[test]
 fn reclaim_keeps_dirty_data_and_drops_clean() {
@@ -47,6 +47,39 @@ fn work_that_overwrites_its_own_dirty_data_does_not_wait_for_the_origin() {
     world.restart().expect("nothing is damaged");
     for (block, tag) in newest {
         assert_eq!(world.read_now(0, block), Ok(Content::Tag(tag)));
+    }
+}
+
+/// The same with dirty blocks in some segments that the cache device does not return.
+#[test]
+fn segments_that_cannot_be_emptied_do_not_keep_the_others_waiting() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let log_blocks = u64::from(world.status().segments * world.status().segment_blocks);
+    let mut bad_places = Vec::new();
+    for tag in 1..log_blocks / 2 * 3 {
+        // The first of each of three segments: not enough errors to call the device degraded.
+        let is_cold = tag <= 96 && tag % 32 == 1;
+        let block = match tag {
+            _ if is_cold => 1000 + tag,
+            _ if tag > 96 && tag % 16 == 0 => 500 + tag / 16,
+            _ => tag * 37 % 40,
+        };
+        let write = world.write(0, block, 1, tag);
+        world.idle_except(0, origin::any(0));
+        assert!(world.is_done(write), "write {tag}: {}", world.engine().0.describe_waiting());
+        if is_cold {
+            bad_places.push(world.place_of(block));
+            let places = bad_places.clone();
+            world.fails = Some(Box::new(move |held| {
+                let is_bad = places.iter().any(|place| held.overlaps(*place, BLOCK));
+                (cache::read(held) && is_bad).then_some(IoError::Media)
+            }));
+        }
+    }
+    assert_eq!(bad_places.len(), 3);
+    world.fails = None;
+    for tag in (1..=96).filter(|tag| tag % 32 == 1) {
+        assert_eq!(world.read_now(0, 1000 + tag), Ok(Content::Tag(tag)), "it is still dirty");
     }
 }
 
