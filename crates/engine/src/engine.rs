@@ -19,6 +19,7 @@ use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::failure::CacheFailure;
 use crate::failure::degraded::ErrorLevel;
+use crate::failure::hand_over::{HandOver, Inheritance};
 use crate::failure::waiting::ReturnWait;
 use crate::fingerprint::HeadReads;
 use crate::format::superblock::Superblock;
@@ -158,6 +159,9 @@ pub struct Engine {
     pub(crate) cache_failed: Option<CacheFailure>,
     pub(crate) error_level: ErrorLevel,
     pub(crate) return_wait: ReturnWait,
+    pub(crate) hand_over: HandOver,
+    /// From an engine that lost the cache device, until recovery has compared.
+    pub(crate) inheritance: Option<Inheritance>,
     /// What waits for the log has still to be told that the cache device failed.
     pub(crate) needs_failure_cleanup: bool,
     /// Volumes that go on without their cache: their requests may go.
@@ -219,6 +223,8 @@ impl Engine {
             cache_failed: None,
             error_level: ErrorLevel::default(),
             return_wait: ReturnWait::default(),
+            hand_over: HandOver::default(),
+            inheritance: None,
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
             stop_stage: StopStage::Ending,

@@ -134,6 +134,9 @@ pub enum RecoveryError {
     /// A record that a checkpoint vouches for is damaged.
     #[error("the log is damaged: {0}")]
     Log(Corrupt),
+    /// The device came back, but not as it went: somebody used it in between.
+    #[error("the cache device is not as it was when it went: {0}")]
+    Returned(Corrupt),
     /// A record was durable and is gone.
     #[error("record {missing:?} is missing, though all up to {durable_through:?} were durable")]
     RecordMissing {

@@ -118,6 +118,15 @@ pub enum Event {
         /// The volume.
         volume: VolumeSlot,
     },
+    /// The cache device came back without writes that had been answered and not flushed. Their
+    /// blocks are errors until they are written again, and flushes of the volume fail. Comes before
+    /// [`Event::Serving`].
+    WritesLost {
+        /// The volume.
+        volume: VolumeSlot,
+        /// First block and number of blocks.
+        extents: alloc::vec::Vec<(crate::units::OriginBlock, u64)>,
+    },
     /// An origin was written while nobody served it. Without dirty data its clean copies were
     /// dropped; with dirty data the volume is not served.
     OriginChanged {

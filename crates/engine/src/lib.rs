@@ -45,4 +45,5 @@ mod volume;
 mod wake;
 
 pub use engine::Engine;
+pub use failure::hand_over::Inheritance;
 pub use failure::waiting::CACHE_TIMEOUT_MS;

@@ -106,6 +106,9 @@ pub struct VolumeCounters {
     pub repaired_blocks: u64,
     /// Dirty blocks that could not be read and are errors until overwritten.
     pub poisoned_blocks: u64,
+    /// Blocks that were answered and not flushed, and that a cache device which went and came back
+    /// did not have.
+    pub lost_blocks: u64,
     /// Blocks written back.
     pub writeback_blocks: u64,
     /// Device writes that wrote them.

@@ -210,6 +210,9 @@ impl World<'_> {
         match event {
             Event::Serving => self.on_serving(),
             Event::RecoveryFailed(error) => {
+                if self.fail_return() {
+                    return Ok(());
+                }
                 if self.has_failures() || self.config.rot == Rot::Anything {
                     return Err(Halt::Refused);
                 }
@@ -233,8 +236,10 @@ impl World<'_> {
             }
             Event::CacheFailed => {
                 self.on_cache_failed();
+                self.look_for_return();
                 Ok(())
             }
+            Event::WritesLost { volume, extents } => self.on_writes_lost(volume, &extents),
             Event::TableChanged | Event::OriginChanged { .. } | Event::CacheDegraded => Ok(()),
         }
     }
@@ -263,6 +268,7 @@ impl World<'_> {
                 volume.is_origin_whole = !volume.mode.keeps_dirty();
             }
         }
+        self.end_return();
         Ok(())
     }
 

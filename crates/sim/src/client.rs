@@ -159,8 +159,10 @@ impl World<'_> {
             kind: request_kind(operation, buffer),
         };
         let now = self.time();
-        let (engine, pool) = self.engine();
-        engine.handle_request(now, request, pool);
+        if let Some(request) = self.hold_back(request) {
+            let (engine, pool) = self.engine();
+            engine.handle_request(now, request, pool);
+        }
     }
 
     fn stamp(&mut self, run: Run, write: WriteId, buffer: BufferId) {
@@ -190,6 +192,10 @@ impl World<'_> {
                 }
             }
             OperationKind::Flush if is_ok => {
+                if self.volumes[run.volume].has_lost_writes {
+                    let text = format!("volume {}", run.volume);
+                    return violation("a flush succeeded though writes were lost", text);
+                }
                 self.oracle.acknowledge_flush(run.volume, pending.moment);
             }
             OperationKind::Flush => self.oracle.fail_flush(run.volume),

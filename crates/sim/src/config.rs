@@ -320,14 +320,16 @@ fn faults(random: &mut Random) -> FaultConfig {
         let device = if random.percent(60) { &mut faults.cache } else { &mut faults.origin };
         device.failures_max = *random.pick(&[1, 3, 10, 50]);
         let permille = *random.pick(&[5, 20, 60]);
-        match random.below(8) {
+        match random.below(10) {
             0..=2 => device.write_permille = permille,
             3..=4 => device.read_permille = permille,
             5..=6 => device.flush_permille = 5 * permille,
             _ => {
-                let lasts_ns = *random.pick(&[None, Some(200 * MILLISECOND), Some(5_000_000_000)]);
+                let short = Some(200 * MILLISECOND);
+                let lasts_ns = *random.pick(&[None, short, short, Some(5_000_000_000)]);
                 // Counted from the beginning of the life; the life adds what came before.
-                device.gone = Some(Gone { from_operation: random.below(2000), lasts_ns });
+                let operations = *random.pick(&[100, 500, 2000]);
+                device.gone = Some(Gone { from_operation: random.below(operations), lasts_ns });
             }
         }
     }

@@ -70,13 +70,17 @@ impl World<'_> {
         let superblock = self.read_superblock()?;
         self.compare_table(&superblock)?;
         let openings = self.openings();
-        let cache = CacheFacts {
+        let cache = self.cache_facts();
+        self.engine = Some((self.launch)(self.time(), superblock, cache, &openings));
+        self.poll()
+    }
+
+    pub(crate) fn cache_facts(&self) -> CacheFacts {
+        CacheFacts {
             size_bytes: self.config.cache.size_bytes,
             has_volatile_cache: self.config.cache.write_cache == WriteCache::Volatile,
             supports_discard: self.config.supports_discard,
-        };
-        self.engine = Some((self.launch)(self.time(), superblock, cache, &openings));
-        self.poll()
+        }
     }
 
     fn set_faults(&mut self, faults: LifeFaults) {
@@ -97,7 +101,7 @@ impl World<'_> {
         }
     }
 
-    fn read_superblock(&self) -> Result<Superblock, Halt> {
+    pub(crate) fn read_superblock(&self) -> Result<Superblock, Halt> {
         let mut start = vec![0; SUPERBLOCK_BYTES];
         let mut copy = vec![0; SUPERBLOCK_BYTES];
         self.cache.media().read(0, &mut start);
@@ -112,7 +116,7 @@ impl World<'_> {
     }
 
     /// The volume table must be as the last command that ended left it.
-    fn compare_table(&mut self, superblock: &Superblock) -> Result<(), Halt> {
+    pub(crate) fn compare_table(&mut self, superblock: &Superblock) -> Result<(), Halt> {
         for (_, entry) in superblock.slots() {
             if !self.volumes.iter().any(|volume| volume.name == entry.name) {
                 return violation("an unknown volume in the table", entry.name.clone());
@@ -137,6 +141,7 @@ impl World<'_> {
             volume.is_origin_whole &= !mode.keeps_dirty();
             volume.is_origin_whole |= slot.is_none();
             volume.writes_sectors = false;
+            volume.has_lost_writes = false;
             if slot.is_none() {
                 // The state file keeps its marks by volume id, and that id is never used again.
                 volume.is_marked_dirty = false;

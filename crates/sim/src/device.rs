@@ -218,6 +218,18 @@ impl Device {
         self.was_gone && self.faults.gone.is_some_and(|gone| gone.lasts_ns.is_none())
     }
 
+    /// Whether the device went and is not back at this time.
+    #[must_use]
+    pub fn is_still_gone(&self, now: u64) -> bool {
+        self.was_gone && self.gone_until.is_some_and(|until| now < until)
+    }
+
+    /// The device comes back without what it had not flushed. Nothing is under way.
+    pub fn lose_unflushed(&mut self, style: PowerStyle) {
+        assert!(self.operations.is_empty());
+        self.media.cut_power(style, &mut self.random);
+    }
+
     /// What is on the device.
     #[must_use]
     pub fn media(&self) -> &Media {

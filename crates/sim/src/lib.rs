@@ -19,6 +19,7 @@ mod administrator;
 mod caught;
 mod check;
 mod client;
+mod comeback;
 pub mod config;
 mod crash;
 pub mod device;

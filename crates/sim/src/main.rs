@@ -167,7 +167,7 @@ fn hunt_command(mut arguments: Arguments) -> Result<ExitCode, String> {
 fn print_catch(caught: &Catch) {
     say(format_args!("{} runs, {} with a violation; per run:", caught.runs, caught.bad_runs));
     for (name, total) in &caught.totals {
-        say(format_args!("  {:>10.1} {name}", *total as f64 / caught.runs.max(1) as f64));
+        say(format_args!("  {:>10.3} {name}", *total as f64 / caught.runs.max(1) as f64));
     }
     let mut kinds: Vec<(&String, &Kind)> = caught.kinds.iter().collect();
     kinds.sort_by_key(|(_, kind)| kind.shortest.events);

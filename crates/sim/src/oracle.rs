@@ -473,6 +473,22 @@ impl Oracle {
         Mismatch { kind, sector, text }
     }
 
+    /// Something that no flush covered is lost in `run`: from now on it may be missing. Returns
+    /// whether there was such a write, acknowledged or still under way.
+    pub fn lose(&mut self, run: Run) -> bool {
+        let mut found = false;
+        for sector in run.first..run.first + run.count {
+            for version in &self.volumes[run.volume].sectors[sector as usize] {
+                let write = &mut self.writes[version.write as usize];
+                if write.flushed == NEVER {
+                    found = true;
+                    write.acknowledged = false;
+                }
+            }
+        }
+        found
+    }
+
     /// A crash: what was under way is over, and what does not survive need not be there.
     pub fn crash(&mut self, survives: Survives) {
         let now = self.tick();

@@ -65,13 +65,15 @@ pub struct Stats {
     pub read_ahead_blocks: u64,
     pub writeback_blocks: u64,
     pub read_hits: u64,
+    pub returns: u64,
+    pub lost_extents: u64,
 }
 
 /// Numbers and their names.
 impl Stats {
     /// All numbers with their names, in one order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 17] {
+    pub fn named(&self) -> [(&'static str, u64); 19] {
         [
             ("steps", self.steps),
             ("requests", self.requests),
@@ -90,6 +92,8 @@ impl Stats {
             ("read ahead blocks", self.read_ahead_blocks),
             ("written back blocks", self.writeback_blocks),
             ("read hits", self.read_hits),
+            ("returns of the cache device", self.returns),
+            ("lost extents", self.lost_extents),
         ]
     }
 }

@@ -35,6 +35,22 @@ pub trait UnderTest {
     fn superblock(&self) -> &Superblock;
     fn status(&self, now: Time) -> Option<SetStatus>;
     fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus>;
+    /// Begins to hand over to an engine that recovers the cache device that was gone.
+    fn begin_hand_over(&mut self) {}
+    fn is_ready_to_hand_over(&self) -> bool {
+        false
+    }
+    fn handle_hand_over_failed(&mut self, _now: Time) {}
+    /// The successor, and the requests that wait.
+    fn replace(
+        &mut self,
+        _now: Time,
+        _superblock: Superblock,
+        _cache: CacheFacts,
+        _origins: &[OriginOpening],
+    ) -> Option<(Box<dyn UnderTest>, Vec<Request>)> {
+        None
+    }
     /// What waits for what, for the report of a stall.
     fn describe_waiting(&self) -> String {
         String::new()
@@ -113,6 +129,30 @@ impl UnderTest for Engine {
 
     fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus> {
         Engine::volume_status(self, now, volume)
+    }
+
+    fn begin_hand_over(&mut self) {
+        Engine::begin_hand_over(self);
+    }
+
+    fn is_ready_to_hand_over(&self) -> bool {
+        Engine::is_ready_to_hand_over(self)
+    }
+
+    fn handle_hand_over_failed(&mut self, now: Time) {
+        Engine::handle_hand_over_failed(self, now);
+    }
+
+    fn replace(
+        &mut self,
+        now: Time,
+        superblock: Superblock,
+        cache: CacheFacts,
+        origins: &[OriginOpening],
+    ) -> Option<(Box<dyn UnderTest>, Vec<Request>)> {
+        let (requests, inherited) = self.hand_over();
+        let successor = Engine::recover_returned(now, superblock, cache, origins, inherited);
+        Some((Box::new(successor), requests))
     }
 
     fn describe_waiting(&self) -> String {

@@ -16,6 +16,7 @@ use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
 
 use crate::administrator::{Administrator, Save};
 use crate::client::Clients;
+use crate::comeback::Comeback;
 use crate::config::{Config, VolumeConfig};
 use crate::device::{Device, DeviceOptions, Fresh};
 use crate::media::Contents;
@@ -73,6 +74,8 @@ pub(crate) enum Due {
     Client(usize),
     HostSaved(usize, Save),
     Attach(usize),
+    /// The host looks whether the cache device is back.
+    Return,
     Cancel(u64),
 }
 
@@ -126,6 +129,8 @@ pub(crate) struct SimVolume {
     pub(crate) is_marked_dirty: bool,
     /// Host state file: see [`HostMark`].
     pub(crate) mark: HostMark,
+    /// The engine has said in this life that answered writes are lost.
+    pub(crate) has_lost_writes: bool,
 }
 
 impl SimVolume {
@@ -152,6 +157,7 @@ pub(crate) struct Life {
     pub(crate) crash_after_ios: Option<u64>,
     pub(crate) ios: u64,
     pub(crate) wakeups_in_a_row: u32,
+    pub(crate) comeback: Comeback,
 }
 
 /// Whether anything happened in a step.
@@ -332,6 +338,7 @@ impl<'a> World<'a> {
             }
         }
         self.poll()?;
+        self.advance_return()?;
         Ok(Progress::Some)
     }
 
@@ -406,6 +413,10 @@ impl<'a> World<'a> {
             }
             Due::Attach(volume) => {
                 self.attach(volume);
+                Ok(())
+            }
+            Due::Return => {
+                self.on_return_due();
                 Ok(())
             }
             Due::Cancel(command) => {
@@ -608,5 +619,6 @@ fn new_volume(
         writes_sectors: false,
         is_marked_dirty: false,
         mark: HostMark::None,
+        has_lost_writes: false,
     }
 }

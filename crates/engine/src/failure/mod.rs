@@ -1,6 +1,7 @@
 //! The cache device fails for good: who goes on without it, and who cannot.
 
 pub(crate) mod degraded;
+pub(crate) mod hand_over;
 pub(crate) mod waiting;
 
 use crate::engine::Engine;

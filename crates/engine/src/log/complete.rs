@@ -2,6 +2,7 @@
 
 use super::{RecordEntry, RecordState, Tombstone};
 use crate::engine::Engine;
+use crate::failure::hand_over::{UNFLUSHED_MAX, Unflushed};
 use crate::format::record::EntryKind;
 use crate::index::{BlankKind, Piece, Place};
 use crate::io::IoResult;
@@ -101,6 +102,9 @@ impl Engine {
             version: entry.version,
             place,
         };
+        if entry.is_dirty {
+            self.note_unflushed(slot, &piece);
+        }
         let (mut removed, mut inserted) = self.scratch.take_pieces();
         let index = &mut self.volume_mut(slot).index;
         let is_ours = |other: &Piece| {
@@ -121,6 +125,17 @@ impl Engine {
             self.forget_dead_blank(header);
         }
         self.scratch.put_pieces(removed, inserted);
+    }
+
+    /// Remembers what a device that goes and comes back may lack.
+    fn note_unflushed(&mut self, slot: VolumeSlot, piece: &Piece) {
+        let needs = self.log.flushes.next_number();
+        let Piece { start, block_count, version, .. } = *piece;
+        self.log.unflushed.push_back(Unflushed { slot, start, block_count, version, needs });
+        let is_asked = self.log.flushes.is_under_way() || self.log.flushes.is_due();
+        if self.log.unflushed.len() >= UNFLUSHED_MAX && !is_asked {
+            self.log.flushes.join(Waiter::Nobody);
+        }
     }
 
     /// Points the complete index at a piece.

@@ -11,6 +11,7 @@ pub(crate) mod segments;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use crate::failure::hand_over::Unflushed;
 use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::format::SetId;
 use crate::format::record::Entry;
@@ -133,6 +134,9 @@ pub(crate) struct Log {
     pub(crate) flushes: FlushGroup,
     /// What the flush under way will make durable.
     pub(crate) flush_covers: SequenceNumber,
+    /// Dirty entries of complete records, in the order of completion, that no flush has covered:
+    /// what a device that goes and comes back may lack.
+    pub(crate) unflushed: VecDeque<Unflushed>,
     /// By position of the header.
     pub(crate) blanks: BTreeMap<u32, BlankRecord>,
     /// Tombstones in the complete maps: they go once every record up to the number is complete.
@@ -173,6 +177,7 @@ impl Log {
             durable_through: SequenceNumber(0),
             flushes: FlushGroup::default(),
             flush_covers: SequenceNumber(0),
+            unflushed: VecDeque::new(),
             blanks: BTreeMap::new(),
             tombstones: VecDeque::new(),
             space_waiters: VecDeque::new(),

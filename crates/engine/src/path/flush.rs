@@ -77,7 +77,10 @@ impl Engine {
     }
 
     fn end_cache_flush(&mut self) {
-        self.log.flushes.end();
+        let number = self.log.flushes.end();
+        while self.log.unflushed.front().is_some_and(|entry| entry.needs <= number) {
+            self.log.unflushed.pop_front();
+        }
         self.go_on();
         self.log.durable_through = self.log.durable_through.max(self.log.flush_covers);
         while let Some(waiter) = self.log.flushes.pop_finished() {

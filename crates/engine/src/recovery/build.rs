@@ -86,6 +86,7 @@ impl Engine {
         self.apply_drops(&building);
         self.set_bits(&building);
         self.log.next_open_order = self.log.last_sequence.0 + 1;
+        self.compare_inherited();
         self.enter_origins_stage();
     }
 

@@ -18,6 +18,7 @@ use crate::command::EARLY_COMMANDS_MAX;
 use crate::engine::{Engine, IoPurpose, Phase};
 use crate::error::{Corrupt, RecoveryError};
 use crate::event::Event;
+use crate::failure::hand_over::judge_returned;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -274,6 +275,14 @@ impl Engine {
             (Err(_), Ok(b)) => Ok((1, b)),
             (Err(error), Err(_)) => Err(error),
         };
+        let refusal = |(area, checkpoint): &(u8, Checkpoint)| {
+            judge_returned(self.inheritance.as_ref(), checkpoint, *area)
+        };
+        if let Some(error) = best.as_ref().ok().and_then(refusal) {
+            self.refuse(error);
+            return;
+        }
+        let recovery = self.recovery();
         match best {
             Ok((area, checkpoint)) => {
                 recovery.lost_epochs = u64::from(is_one_lost);
@@ -468,9 +477,12 @@ impl Engine {
         assert!(recovery.reads == 0);
         self.go_on();
         self.recovery_ms = self.now.nanoseconds_since(self.started_at) / 1_000_000;
-        self.events.push_back(Event::Serving);
         for slot in self.volume_slots() {
             self.volume_mut(slot).counters = Default::default();
+        }
+        self.poison_missing();
+        self.events.push_back(Event::Serving);
+        for slot in self.volume_slots() {
             if self.volume(slot).dirty_blocks > 0 {
                 self.ask_for_dirty_mark(slot);
             }

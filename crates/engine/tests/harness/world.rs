@@ -11,7 +11,7 @@ use forebay_engine::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock}
 use forebay_engine::io::{Device, Io, IoError, IoId, IoKind, IoResult};
 use forebay_engine::options::{CacheFacts, HostMark, OriginOpening};
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
-use forebay_engine::request::Reply;
+use forebay_engine::request::{Reply, Request};
 use forebay_engine::units::{Time, VolumeSlot};
 
 use super::disk::Unflushed;
@@ -392,18 +392,22 @@ impl World {
         Superblock::choose(start, copy).expect("one of the two is whole")
     }
 
-    /// Starts the engine on what the devices hold; recovery is under way.
-    pub(crate) fn begin_restart(&mut self, marks: &[HostMark]) {
-        let superblock = self.stored_superblock();
+    fn openings(&self, superblock: &Superblock, marks: &[HostMark]) -> Vec<OriginOpening> {
         let facts = self.setup.origin_facts();
-        let openings: Vec<OriginOpening> = superblock
+        superblock
             .slots()
             .map(|(slot, _)| OriginOpening {
                 slot,
                 facts: Some(facts),
                 mark: marks.get(usize::from(slot.0)).copied().unwrap_or_default(),
             })
-            .collect();
+            .collect()
+    }
+
+    /// Starts the engine on what the devices hold; recovery is under way.
+    pub(crate) fn begin_restart(&mut self, marks: &[HostMark]) {
+        let superblock = self.stored_superblock();
+        let openings = self.openings(&superblock, marks);
         self.engine = Some(Engine::recover(Time(self.now), superblock, self.facts, &openings));
         self.poll();
     }
@@ -422,5 +426,33 @@ impl World {
     pub(crate) fn restart(&mut self) -> Result<(), RecoveryError> {
         self.begin_restart(&[]);
         self.finish_restart()
+    }
+}
+
+impl World {
+    /// The cache device that was gone is back: another engine takes over. Returns the requests that
+    /// waited, which are not handed in yet. Recovery is under way.
+    pub(crate) fn replace_engine(&mut self, marks: &[HostMark]) -> Vec<Request> {
+        let mut lost_by = self.engine.take().expect("the process lives");
+        assert!(lost_by.is_ready_to_hand_over(), "{}", lost_by.describe_waiting());
+        let (requests, inheritance) = lost_by.hand_over();
+        let superblock = self.stored_superblock();
+        let openings = self.openings(&superblock, marks);
+        let (now, facts) = (self.time(), self.facts);
+        let successor = Engine::recover_returned(now, superblock, facts, &openings, inheritance);
+        self.engine = Some(successor);
+        self.events.clear();
+        self.poll();
+        requests
+    }
+
+    /// Hands in requests that waited.
+    pub(crate) fn hand_in_again(&mut self, requests: Vec<Request>) {
+        let now = self.time();
+        for request in requests {
+            let (engine, buffers) = self.engine();
+            engine.handle_request(now, request, buffers);
+        }
+        self.poll();
     }
 }

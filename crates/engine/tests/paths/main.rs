@@ -10,6 +10,7 @@ mod commands;
 mod degraded;
 mod flushes;
 mod full_cache;
+mod hand_over;
 mod modes;
 mod odd_sizes;
 mod quiesced;

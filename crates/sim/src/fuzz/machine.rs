@@ -336,6 +336,7 @@ impl Machine {
             | Event::OriginChanged { .. }
             | Event::CacheFailed
             | Event::CacheDegraded
+            | Event::WritesLost { .. }
             | Event::TableChanged => {}
         }
     }

@@ -1,0 +1,148 @@
+//! A cache device that was gone comes back: another engine takes over, and what the device did not
+//! keep of what was answered is named.
+
+use forebay_engine::error::RecoveryError;
+use forebay_engine::event::{Event, SavedMark};
+use forebay_engine::io::IoError;
+use forebay_engine::options::{CacheMode, HostMark};
+use forebay_engine::request::RequestError;
+use forebay_engine::units::{OriginBlock, VolumeSlot};
+
+use crate::harness::{Content, Keep, Setup, World, cache, origin};
+
+/// Block 0 is durable on the cache device, blocks 1 and 2 were answered, block 3 was not when the
+/// device went. Returns the write of block 3.
+fn lost(modes: &[CacheMode]) -> (World, u64) {
+    let mut world = Setup::of(modes).start();
+    world.write_now(0, 0, 1, 1);
+    world.flush_now(0);
+    world.write_now(0, 1, 2, 2);
+    let write = world.write(0, 3, 1, 3);
+    let record = world.the(cache::record);
+    world.fail(record, IoError::Gone, Keep::Nothing);
+    world.settle();
+    (world, write)
+}
+
+/// The device comes back, with what it had not flushed or without.
+fn come_back(world: &mut World, keeps: Keep) {
+    world.engine().0.begin_hand_over();
+    world.settle();
+    world.cache.cut_power(|_| keeps == Keep::All);
+    let requests = world.replace_engine(&[]);
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+}
+
+#[test]
+fn what_waited_is_done_when_the_device_is_back() {
+    let (mut world, write) = lost(&[CacheMode::Writeback]);
+    let read = world.read(0, 1, 1);
+    let flush = world.flush(0);
+    come_back(&mut world, Keep::All);
+    world.finish(&[write, read, flush]);
+    assert_eq!(world.seen(read, 0, 1), Content::Tag(2));
+    assert_eq!(world.look(0, 0..4), [1, 2, 2, 3].map(Content::Tag));
+    assert!(!world.events.iter().any(|event| matches!(event, Event::WritesLost { .. })));
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    let seen = world.look(0, 0..3);
+    assert_eq!(seen, [1, 2, 2].map(Content::Tag), "the flush covered what was answered before it");
+}
+
+#[test]
+fn what_the_device_did_not_keep_is_named_and_fails_flushes() {
+    let (mut world, write) = lost(&[CacheMode::Writeback]);
+    let flush = world.flush(0);
+    come_back(&mut world, Keep::Nothing);
+    world.finish(&[write]);
+    let extents = vec![(OriginBlock(1), 2)];
+    assert!(world.has_event(&Event::WritesLost { volume: VolumeSlot(0), extents }));
+    assert_eq!(world.counters(0).lost_blocks, 2);
+    assert_eq!(world.result(flush), Some(Err(RequestError::Io)));
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)), "what was flushed is there");
+    assert_eq!(world.read_now(0, 1), Err(RequestError::Io), "not what was there before");
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(3)));
+    world.write_now(0, 1, 1, 4);
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(4)));
+    let again = world.flush(0);
+    world.settle();
+    assert_eq!(world.result(again), Some(Err(RequestError::Io)), "block 2 is still lost");
+}
+
+#[test]
+fn what_was_promised_by_a_flush_is_never_named() {
+    let (mut world, _) = lost(&[CacheMode::Writeback]);
+    world.engine().0.begin_hand_over();
+    world.settle();
+    world.cache.cut_power(|_| false);
+    world.replace_engine(&[]);
+    world.finish_restart().expect("nothing is damaged");
+    let lost = world.events.iter().find_map(|event| match event {
+        Event::WritesLost { extents, .. } => Some(extents.clone()),
+        _ => None,
+    });
+    let lost = lost.expect("something was lost");
+    assert!(lost.iter().all(|(start, count)| start.0 > 0 && start.0 + count <= 3));
+}
+
+#[test]
+fn a_volume_that_went_on_without_its_cache_is_served_with_it_again() {
+    let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.write_now(1, 9, 1, 7);
+    world.engine().0.begin_hand_over();
+    let held = world.read(1, 9, 1);
+    world.settle();
+    assert!(world.is_pending(held), "held back until it is known who serves");
+    let requests = world.replace_engine(&[HostMark::None, HostMark::ServedWithoutCache]);
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+    world.finish(&[held]);
+    assert_eq!(world.seen(held, 1, 9), Content::Tag(7));
+    let mark = world.mark();
+    assert_eq!(world.read_now(1, 9), Ok(Content::Tag(7)));
+    assert_eq!(world.origin_ios_since(mark), 0, "it is cached again");
+}
+
+#[test]
+fn an_engine_with_operations_under_way_does_not_hand_over() {
+    let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    let read = world.read(1, 5, 1);
+    world.engine().0.begin_hand_over();
+    world.settle_except(origin::read(1));
+    assert!(!world.engine().0.is_ready_to_hand_over());
+    world.finish(&[read]);
+    assert!(world.engine().0.is_ready_to_hand_over());
+}
+
+#[test]
+fn a_device_that_somebody_else_recovered_is_refused() {
+    let (mut world, _) = lost(&[CacheMode::Writeback]);
+    world.engine().0.begin_hand_over();
+    world.settle();
+    let lost_by = world.engine.take();
+    world.restart().expect("nothing is damaged");
+    world.engine = lost_by;
+    world.replace_engine(&[]);
+    let error = world.finish_restart().expect_err("it had another life");
+    assert!(matches!(error, RecoveryError::Returned(_)), "{error:?}");
+}
+
+#[test]
+fn when_recovery_fails_the_old_engine_goes_on() {
+    let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.write_now(1, 9, 1, 7);
+    world.engine().0.begin_hand_over();
+    world.settle();
+    let mut lost_by = world.engine.take().expect("the process lives");
+    let (requests, _) = lost_by.hand_over();
+    let now = world.time();
+    lost_by.handle_hand_over_failed(now);
+    world.engine = Some(lost_by);
+    world.hand_in_again(requests);
+    assert!(world.is_pending(write), "it waits again");
+    assert_eq!(world.read_now(1, 9), Ok(Content::Tag(7)));
+}
