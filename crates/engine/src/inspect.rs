@@ -133,6 +133,12 @@ impl Engine {
         (fixed + open + self.log.segments.table_bytes()) as u64
     }
 
+    /// Whether no operation is at a device.
+    #[must_use]
+    pub fn is_idle_at_devices(&self) -> bool {
+        self.ios.len() == 0
+    }
+
     /// What waits for what, for people who look into a stall.
     #[must_use]
     pub fn describe_waiting(&self) -> String {

@@ -234,6 +234,8 @@ impl World<'_> {
                 }
                 Ok(())
             }
+            // Nothing new of the device: its volumes are held back or marked already.
+            Event::CacheFailed if self.is_coming_back() => Ok(()),
             Event::CacheFailed => {
                 self.on_cache_failed();
                 self.look_for_return();

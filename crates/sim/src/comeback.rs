@@ -52,6 +52,11 @@ impl World<'_> {
         self.engine().0.begin_hand_over();
     }
 
+    /// Whether the engine is one that recovers a device which came back.
+    pub(crate) fn is_coming_back(&self) -> bool {
+        matches!(self.life.comeback, Comeback::Recovering { .. } | Comeback::Failed { .. })
+    }
+
     fn is_cache_gone(&self) -> bool {
         let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
         let gone = CacheHealth::Failed(CacheFailure::Gone);

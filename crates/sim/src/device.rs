@@ -24,7 +24,8 @@
 //! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the
 //!   answer.
 //! - **Gone**: from some operation on everything fails, for a while or for the rest of the life.
-//!   The device then loses unflushed writes as in a power cut.
+//!   The device then loses unflushed writes as in a power cut: at the end of the life, or when the
+//!   host finds it back.
 //! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks
 //!   or makes them unreadable, on the cache device only ([`crate::config::Rot`]).
 //! - Not modelled: writes that land after their failure was reported or at a wrong place, data that

@@ -160,6 +160,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) rejected_block_counts: BTreeMap<String, u64>,
     pub(crate) repaired_block_count: u64,
     pub(crate) poisoned_block_count: u64,
+    pub(crate) lost_block_count: u64,
     pub(crate) writeback_block_count: u64,
     pub(crate) writeback_io_count: u64,
     pub(crate) origin_error_count: u64,

@@ -135,7 +135,11 @@ fn cache_trouble(health: CacheHealth) -> Option<String> {
         CacheHealth::Failed(failure) => failure,
     };
     let what = match failure {
-        CacheFailure::Gone => "the cache device is gone",
+        CacheFailure::Gone => {
+            let text = "the cache device is gone; nothing is cached until it is back: forebay \
+                        looks for it under its path and goes on";
+            return Some(text.to_owned());
+        }
         CacheFailure::Writes => "writes to the cache device failed again and again",
         CacheFailure::Flush => "a flush of the cache device failed",
     };
@@ -214,6 +218,7 @@ fn volume(status: &VolumeStatus) -> Volume {
             rejected_block_counts: by_name(rejects),
             repaired_block_count: counters.repaired_blocks,
             poisoned_block_count: counters.poisoned_blocks,
+            lost_block_count: counters.lost_blocks,
             writeback_block_count: counters.writeback_blocks,
             writeback_io_count: counters.writeback_ios,
             origin_error_count: counters.origin_errors,

@@ -172,6 +172,7 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         ("origin errors", counters.origin_error_count),
         ("repaired blocks", counters.repaired_block_count),
         ("poisoned blocks", counters.poisoned_block_count),
+        ("blocks lost with the cache device", counters.lost_block_count),
     ];
     for (name, count) in troubles.iter().filter(|(_, count)| *count > 0) {
         writeln!(text, "  trouble     {count} {name}")?;

@@ -5,6 +5,7 @@
 
 #[path = "../../src/demo/client.rs"]
 mod client;
+mod comeback;
 mod crash;
 mod damage;
 mod demo;

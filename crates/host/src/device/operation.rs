@@ -463,6 +463,7 @@ pub(super) fn io_error(errno: i32) -> IoError {
         | libc::ENOMEDIUM
         | libc::ESTALE
         | libc::EPIPE
+        | libc::ECONNABORTED
         | libc::ECONNRESET => IoError::Gone,
         libc::ETIMEDOUT | libc::ETIME => IoError::TimedOut,
         // EIO, EILSEQ, ENODATA, EREMOTEIO, EBADE, EINVAL and whatever else a driver thinks of: this

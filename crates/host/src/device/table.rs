@@ -177,6 +177,17 @@ impl DeviceTable {
         self.submit(around, index);
     }
 
+    /// The device, as it was opened.
+    pub(crate) fn opened(&self, id: DeviceId) -> &OpenedDevice {
+        &self.devices[id.0].opened
+    }
+
+    /// Operations of a device that have not ended.
+    pub(crate) fn in_flight(&self, id: DeviceId) -> u32 {
+        let attached = &self.devices[id.0];
+        attached.in_flight + attached.slow.as_ref().map_or(0, SlowDevice::in_flight)
+    }
+
     /// An operation on a device that is not there.
     pub(crate) fn refuse(&mut self, owner: IoOwner) {
         self.finished.push(Finished { owner, result: Err(IoError::Gone) });

@@ -40,6 +40,7 @@ impl Running {
                     set.engine.cancel_command(id);
                 }
             }
+            Message::Returned(returned) => self.handle_returned(returned),
             Message::ResetCounters(answer) => {
                 self.exports.reset_counters();
                 self.pool.reset_counters();
@@ -221,9 +222,16 @@ impl Running {
                     answer.send(Ok(()));
                 }
                 tracing::info!("the cache set is served");
+                self.end_comeback();
                 self.refresh_sizes();
             }
+            Event::WritesLost { volume, extents } => self.log_lost_writes(volume, &extents),
             Event::RecoveryFailed(error) => {
+                if self.fail_comeback() {
+                    tracing::error!("the cache device cannot be used again yet: {error}");
+                    return Ok(());
+                }
+                let set = self.set.as_mut().expect("events come from the engine");
                 set.phase = SetPhase::Failed(error);
                 for answer in set.serving_answers.drain(..) {
                     answer.send(Err(error.into()));
@@ -249,6 +257,10 @@ impl Running {
     }
 
     fn handle_cache_failed(&mut self) {
+        if self.is_coming_back() {
+            // Nothing new of the device: its volumes are held back or marked already.
+            return;
+        }
         let set = self.set.as_mut().expect("events come from the engine");
         tracing::error!("the cache device has failed; volumes without dirty data go on without it");
         let slots: Vec<_> = set.engine.superblock().slots().map(|(slot, _)| slot).collect();
@@ -265,6 +277,7 @@ impl Running {
                 None => {}
             }
         }
+        self.begin_comeback();
     }
 
     fn refresh_sizes(&mut self) {

@@ -16,6 +16,7 @@ use forebay_engine::status::BlockState;
 use forebay_engine::units::VolumeSlot;
 use thiserror::Error;
 
+use super::comeback::Returned;
 use super::status::ShardStatus;
 use crate::device::OpenedDevice;
 use crate::device_spec::DeviceSpec;
@@ -209,10 +210,20 @@ type CommandAnswer = Answer<Option<VolumeSlot>, AdminError>;
 pub(crate) enum Message {
     Status(Answer<ShardStatus, ShardGone>),
     Serving(Answer<(), NotServing>),
-    Command { id: CommandId, command: ShardCommand, answer: CommandAnswer },
+    Command {
+        id: CommandId,
+        command: ShardCommand,
+        answer: CommandAnswer,
+    },
     Cancel(CommandId),
+    /// The cache device that was gone is found.
+    Returned(Box<Returned>),
     ResetCounters(Answer<(), ShardGone>),
-    BlockMap { volume: String, blocks: Range<u64>, answer: Answer<Vec<BlockRun>, AdminError> },
+    BlockMap {
+        volume: String,
+        blocks: Range<u64>,
+        answer: Answer<Vec<BlockRun>, AdminError>,
+    },
 }
 
 /// The admin side's grip on a running shard.
@@ -230,7 +241,7 @@ impl ShardHandle {
         (ShardHandle { sender, wake_up, next_command: Arc::new(AtomicU64::new(1)) }, receiver)
     }
 
-    fn send(&self, message: Message) {
+    pub(super) fn send(&self, message: Message) {
         // If the shard is gone, the message comes back and its answer says so when it is dropped.
         if self.sender.send(message).is_ok() {
             self.wake_up.wake();

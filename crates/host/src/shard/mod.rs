@@ -2,6 +2,7 @@
 
 mod admin;
 mod bare;
+mod comeback;
 pub(crate) mod exports;
 pub(crate) mod handle;
 pub(crate) mod latency;

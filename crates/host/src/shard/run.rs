@@ -19,7 +19,7 @@ use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
 
 use super::bare::BareRequests;
 use super::exports::{ExportFacts, ExportTable, Target};
-use super::handle::Message;
+use super::handle::{Message, ShardHandle};
 use super::served_set::ServedSet;
 use super::{BareExport, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
@@ -61,6 +61,11 @@ pub(super) struct Running {
     pub(super) now: Time,
     bare: BareRequests,
     messages: Receiver<Message>,
+    pub(super) handle: ShardHandle,
+    /// The engine may have something to do.
+    is_restless: bool,
+    /// For an engine that takes over.
+    pub(super) cache_timeout_ms: u64,
     wake_up: Arc<WakeUp>,
     completions: Vec<Completion>,
     finished: Vec<Finished>,
@@ -88,7 +93,7 @@ impl Shard {
 
 impl Running {
     fn start(shard: Shard) -> Result<Running, ShardError> {
-        let Shard { options, set, bare, listeners, wake_up, messages, handle: _ } = shard;
+        let Shard { options, set, bare, listeners, wake_up, messages, handle } = shard;
         let mut memory = options.memory;
         if set.is_none() {
             memory.engine_bytes = 0;
@@ -126,6 +131,9 @@ impl Running {
             now,
             bare: BareRequests::new(),
             messages,
+            handle,
+            is_restless: false,
+            cache_timeout_ms: options.cache_timeout_ms,
             wake_up,
             completions: Vec::new(),
             finished: Vec::new(),
@@ -150,7 +158,7 @@ impl Running {
 
     /// How long to sleep; `None`: until something happens.
     fn timeout(&self) -> Option<Duration> {
-        if self.front.has_work() || self.devices.has_finished() {
+        if self.is_restless || self.front.has_work() || self.devices.has_finished() {
             return Some(Duration::ZERO);
         }
         let deadline = match self.lifecycle {
@@ -233,7 +241,8 @@ impl Running {
             }
             let (front, mut context) = self.front();
             front.flush(&mut context);
-            if !self.devices.has_finished() && !self.front.has_work() {
+            self.is_restless = self.advance_comeback();
+            if !self.is_restless && !self.devices.has_finished() && !self.front.has_work() {
                 break;
             }
         }
@@ -253,7 +262,7 @@ impl Running {
                 Target::Volume(slot) => {
                     let set = self.set.as_mut().expect("volumes belong to a set");
                     let request = engine_request(&request, slot);
-                    set.engine.handle_request(self.now, request, &mut self.pool);
+                    set.handle_request(self.now, request, &mut self.pool);
                 }
             },
             // Nothing waits at a bare device but what the kernel has.

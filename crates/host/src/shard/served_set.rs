@@ -14,11 +14,13 @@ use forebay_engine::io::Device;
 use forebay_engine::units::{Time, VolumeSlot};
 
 use super::ShardError;
+use super::comeback::Comeback;
 use super::exports::{ExportFacts, ExportTable, Target};
 use super::handle::{AdminError, Answer, NotServing};
 use super::status::SetReport;
 use crate::buffer_pool::BufferPool;
 use crate::device::{DeviceId, DeviceTable, OpenedDevice};
+use crate::device_spec::DeviceSpec;
 use crate::ring::Ring;
 use crate::set::OpenedSet;
 use crate::state_file::{HostState, StateFile, VolumeMark};
@@ -73,8 +75,12 @@ pub(super) struct ServedSet {
     pub(super) commands: Vec<PendingCommand>,
     pub(super) serving_answers: Vec<Answer<(), NotServing>>,
     stop_answer: Option<Answer<Option<VolumeSlot>, AdminError>>,
-    cache: DeviceId,
-    cache_spec: String,
+    pub(super) comeback: Comeback,
+    /// Recoveries of a device that came back which failed.
+    pub(super) failed_comebacks: u32,
+    /// None while it is gone.
+    cache: Option<DeviceId>,
+    cache_spec: DeviceSpec,
     /// Origins by slot.
     origins: Vec<Option<DeviceId>>,
     state: HostState,
@@ -100,16 +106,18 @@ impl ServedSet {
             name: name.to_owned(),
             reason: "too many devices are open".to_owned(),
         };
-        let cache_spec = cache.spec().to_string();
+        let cache_spec = cache.spec().clone();
         let engine = Engine::recover(now, superblock.clone(), cache.cache_facts(), &openings);
-        let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec))?;
+        let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec.to_string()))?;
         let mut set = ServedSet {
             engine,
             phase: SetPhase::Recovering,
             commands: Vec::new(),
             serving_answers: Vec::new(),
             stop_answer: None,
-            cache,
+            comeback: Comeback::None,
+            failed_comebacks: 0,
+            cache: Some(cache),
             cache_spec,
             origins: vec![None; superblock.volumes.len()],
             state,
@@ -136,7 +144,7 @@ impl ServedSet {
     /// The device that the engine means. `None` if that origin is not open.
     pub(super) fn device(&self, device: Device) -> Option<DeviceId> {
         match device {
-            Device::Cache => Some(self.cache),
+            Device::Cache => self.cache,
             Device::Origin(slot) => {
                 let attached = self.origins.get(usize::from(slot.0)).copied().flatten();
                 // The engine may use an origin before it says under which slot it was attached.
@@ -148,6 +156,27 @@ impl ServedSet {
                 })
             }
         }
+    }
+
+    pub(super) fn cache_device(&self) -> Option<DeviceId> {
+        self.cache
+    }
+
+    pub(super) fn take_cache_device(&mut self) -> Option<DeviceId> {
+        self.cache.take()
+    }
+
+    pub(super) fn set_cache_device(&mut self, id: DeviceId) {
+        self.cache = Some(id);
+    }
+
+    pub(super) fn cache_spec(&self) -> &DeviceSpec {
+        &self.cache_spec
+    }
+
+    /// What the state file says of a volume.
+    pub(super) fn mark_of(&self, id: forebay_engine::units::VolumeId) -> Option<&VolumeMark> {
+        self.state.volume(id)
     }
 
     pub(super) fn set_origin(&mut self, slot: VolumeSlot, device: Option<DeviceId>) {
@@ -261,7 +290,7 @@ impl ServedSet {
     /// Brings names, modes and volumes of the state up to date; keeps the marks.
     fn refresh_state(&mut self) {
         let superblock = self.engine.superblock();
-        self.state.cache_device.clone_from(&self.cache_spec);
+        self.state.cache_device = self.cache_spec.to_string();
         self.state.label.clone_from(&superblock.label);
         let marks = superblock.slots().map(|(_, volume)| {
             let old = self.state.volume(volume.id);
@@ -329,7 +358,7 @@ impl ServedSet {
         SetReport {
             set_id: superblock.set_id,
             label: superblock.label.clone(),
-            cache_device: self.cache_spec.clone(),
+            cache_device: self.cache_spec.to_string(),
             recovery_error: match self.phase {
                 SetPhase::Failed(error) => Some(error),
                 SetPhase::Recovering | SetPhase::Serving | SetPhase::Stopped(_) => None,
