@@ -334,7 +334,7 @@ impl Engine {
         let is_last_step = |volume: &Volume| match volume.command {
             Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
                 Stage::Leaving => false,
-                Stage::Gated => volume.operations == 0 && volume.dirty_blocks == 0,
+                Stage::Gated => volume.operations == 0 && volume.is_at_rest(),
                 Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
             },
             _ => false,
@@ -394,7 +394,8 @@ impl Engine {
             volume.mode = stored;
             volume.command = None;
             volume.is_gated = false;
-            if !stored.keeps_dirty() && volume.host_mark != HostMarkState::Clear {
+            let is_clean = !stored.keeps_dirty() && volume.dirty_blocks == 0;
+            if is_clean && volume.host_mark != HostMarkState::Clear {
                 volume.host_mark = HostMarkState::Clear;
                 self.events.push_back(Event::DirtyEnded { volume: slot });
             }
@@ -424,7 +425,8 @@ impl Engine {
     /// the volume goes on in its old mode.
     pub(crate) fn on_drain_failed(&mut self, slot: VolumeSlot, error: CommandError) {
         let Some(command) = self.volume(slot).command else { return };
-        if command.is_leaving() {
+        let waits = command.goal == Goal::Invalidate && command.stage == Stage::Gated;
+        if command.is_leaving() || waits {
             self.abandon_command(slot, command.id, error);
         }
     }

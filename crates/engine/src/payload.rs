@@ -38,6 +38,12 @@ pub trait Payload {
     /// A buffer of at least `bytes` bytes with one reference and undefined content, or `None` if
     /// the engine's share of the host's memory is used up; the engine then tries again later.
     fn allocate(&mut self, bytes: usize) -> Option<BufferId>;
+    /// The same for what nothing depends on (read-ahead, prefetch) and what may stay in a record
+    /// that waits for memory itself: a host whose share is bounded also answers `None` if this
+    /// would leave less than half of it.
+    fn allocate_spare(&mut self, bytes: usize) -> Option<BufferId> {
+        self.allocate(bytes)
+    }
     /// Adds a reference.
     fn retain(&mut self, buffer: BufferId);
     /// Drops a reference; with the last one the buffer is free.

@@ -124,6 +124,16 @@ impl Volume {
         }
     }
 
+    /// Whether nothing of the volume is dirty, and its origin owes it nothing.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.dirty_blocks == 0
+            && self.locks.is_idle()
+            && self.homed.is_empty()
+            && self.around.is_empty()
+            && !self.flushes.is_under_way()
+            && !self.flushes.is_due()
+    }
+
     /// Whether the volume is on its way out of a mode that keeps dirty data: writes go through.
     pub(crate) fn is_leaving(&self) -> bool {
         self.command.as_ref().is_some_and(VolumeCommand::is_leaving)

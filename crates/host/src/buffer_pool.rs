@@ -280,6 +280,14 @@ impl Payload for BufferPool {
         self.allocate_for(Owner::Engine, bytes)
     }
 
+    fn allocate_spare(&mut self, bytes: usize) -> Option<BufferId> {
+        let wanted = bytes.div_ceil(UNIT_BYTES).max(1).next_power_of_two();
+        if self.engine.used_units as usize + wanted > self.engine.unit_count as usize / 2 {
+            return None;
+        }
+        self.allocate_for(Owner::Engine, bytes)
+    }
+
     fn retain(&mut self, buffer: BufferId) {
         let unit = &mut self.units[buffer.0 as usize];
         assert!(unit.references > 0, "{buffer:?} is retained but free");
@@ -355,6 +363,20 @@ mod tests {
         pool.release(largest);
         assert_eq!(pool.report().clients.used_bytes, 0);
         assert_eq!(pool.report().clients.refused, 2);
+    }
+
+    #[test]
+    fn what_nothing_depends_on_leaves_half_of_the_share() {
+        let mut pool = pool();
+        let spare: Vec<_> = std::iter::from_fn(|| pool.allocate_spare(65_536)).collect();
+        let rest: Vec<_> = std::iter::from_fn(|| pool.allocate(65_536)).collect();
+        assert!(!spare.is_empty());
+        assert_eq!(spare.len(), rest.len());
+        pool.release(rest[0]);
+        assert_eq!(pool.allocate_spare(65_536), None);
+        pool.release(spare[0]);
+        pool.release(rest[1]);
+        assert!(pool.allocate_spare(4096).is_none(), "less than half is free");
     }
 
     #[test]

@@ -210,6 +210,12 @@ impl Payload for BufferPool {
         Some(id)
     }
 
+    fn allocate_spare(&mut self, bytes: usize) -> Option<BufferId> {
+        let charged = (bytes.div_ceil(BLOCK_BYTES).next_power_of_two() * BLOCK_BYTES) as u64;
+        let is_spare = self.engine_bytes + charged <= self.limits.engine_bytes_max / 2;
+        if is_spare { self.allocate(bytes) } else { None }
+    }
+
     fn retain(&mut self, buffer: BufferId) {
         self.slot_mut(buffer).engine_references += 1;
     }

@@ -53,10 +53,11 @@ impl Pauses {
         self.on_fewer(slot);
     }
 
-    /// There is less to be tried again than before.
+    /// There is less to be tried again than before: the next pause is a short one.
     pub(crate) fn on_fewer(&mut self, slot: VolumeSlot) {
         for pause in self.0.iter_mut().filter(|pause| pause.slot == slot) {
             pause.vain_tries = 0;
+            pause.length_ms = FIRST_MS / 2;
         }
     }
 
@@ -76,6 +77,9 @@ impl Pauses {
                 pause.cause = cause;
             }
             return;
+        }
+        if pause.cause != cause {
+            pause.vain_tries = 0;
         }
         pause.cause = cause;
         pause.length_ms = (pause.length_ms * 2).min(LONGEST_MS);

@@ -223,13 +223,20 @@ impl Engine {
     /// at the speed of the cache device, so that work which overwrites its own dirty data does not
     /// wait for the origin. Least alive first, as far as it fits. One that could not be emptied
     /// before (a dirty block that cannot be read) is left to writeback: it would be the first
-    /// choice each time.
+    /// choice each time; so is one with zeroes or discards in pieces, each of which takes a record.
     fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         let mut dead: Vec<&Candidate> =
             candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit && !c.was_spared).collect();
+        let in_pieces = self.segments_with_blanks_in_pieces();
+        dead.retain(|candidate| !in_pieces.contains(&candidate.id));
         dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
-        let mut room = self.relocation_room();
+        // Rule 11: clients may open segments down to the reserve while the round is under way, and
+        // each victim needs its drop.
+        let free = self.log.segments.free_count().saturating_sub(SPARE_SEGMENTS);
+        let drops = u32::try_from(VICTIMS_MAX).expect("a few");
+        let usable = self.usable_blocks();
+        let mut room = (free.min(RESERVE_SEGMENTS) * usable).saturating_sub(drops);
         let mut chosen = Vec::new();
         for candidate in dead.into_iter().take(wanted) {
             let Some(left) = room.checked_sub(room_to_move(candidate.live)) else { break };
@@ -246,7 +253,7 @@ impl Engine {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         candidates
             .iter()
-            .min_by_key(|candidate| (candidate.dirty, candidate.order))
+            .min_by_key(|candidate| (candidate.was_spared, candidate.dirty, candidate.order))
             .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit)
             .map(|candidate| candidate.id)
             .into_iter()
@@ -443,6 +450,11 @@ impl Engine {
     ) {
         let block_count = u32::try_from(piece.block_count).expect("a unit");
         let is_dirty = self.log.segments.is_dirty(from);
+        let is_at_reserve = self.log.segments.free_count() <= RESERVE_SEGMENTS + SPARE_SEGMENTS;
+        if !is_dirty && is_at_reserve {
+            // Rule 11: the reserve is not for clean data.
+            return;
+        }
         if !self.has_room(Stream::Relocate, block_count) {
             if is_dirty {
                 self.spare_victim(piece);

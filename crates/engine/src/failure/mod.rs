@@ -43,8 +43,11 @@ impl Engine {
         self.needs_failure_cleanup = true;
         self.events.push_back(Event::CacheFailed);
         for slot in self.volume_slots() {
+            // In a mode that keeps none, dirty blocks are on the origin but not flushed there; but
+            // not those that recovery could not bring home.
+            let is_stuck = self.volume(slot).needs_writeback || self.poisoned_blocks(slot) > 0;
             let volume = self.volume_mut(slot);
-            let has_dirty = volume.mode.keeps_dirty() && volume.dirty_blocks > 0;
+            let has_dirty = volume.dirty_blocks > 0 && (volume.mode.keeps_dirty() || is_stuck);
             volume.service = Service::Quiesced;
             volume.is_gated = !has_dirty && volume.facts.is_some();
         }

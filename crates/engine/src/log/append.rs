@@ -74,8 +74,7 @@ impl Engine {
 
     /// Blocks that `Stream::Relocate` can still take without touching the spare segments.
     pub(crate) fn relocation_room(&self) -> u32 {
-        let segment_blocks = self.log.segments.segment_blocks();
-        let usable = segment_blocks - summary_blocks(segment_blocks as usize / 2, segment_blocks);
+        let usable = self.usable_blocks();
         let free = self.log.segments.free_count().saturating_sub(SPARE_SEGMENTS);
         let open = self
             .log
@@ -83,6 +82,12 @@ impl Engine {
             .open
             .map_or(0, |open| usable.saturating_sub(self.log.segments.get(open).used_blocks));
         open + free * usable
+    }
+
+    /// Blocks of a segment without its summary, however its records are cut.
+    pub(crate) fn usable_blocks(&self) -> u32 {
+        let segment_blocks = self.log.segments.segment_blocks();
+        segment_blocks - summary_blocks(segment_blocks as usize / 2, segment_blocks)
     }
 
     fn kept_segments(&self, stream: Stream) -> u32 {

@@ -145,7 +145,7 @@ impl Engine {
             return None;
         }
         let bytes = usize::try_from(end - start).expect("a window") * BLOCK_BYTES;
-        let buffer = payload.allocate(bytes)?;
+        let buffer = payload.allocate_spare(bytes)?;
         let length = u32::try_from(bytes).expect("1 MiB at most");
         let target = BufferRange { buffer, offset: 0, length };
         Some(Span { start, block_count: end - start, target })

@@ -313,7 +313,7 @@ impl Engine {
             while at < from {
                 let count = (from - at).min(u64::from(EXTENT_BLOCKS_MAX));
                 let bytes = count as usize * BLOCK_BYTES;
-                let Some(buffer) = payload.allocate(bytes) else { return };
+                let Some(buffer) = payload.allocate_spare(bytes) else { return };
                 let length = u32::try_from(bytes).expect("1 MiB");
                 let range = BufferRange { buffer, offset: 0, length };
                 let span = Span { start: at, block_count: count, target: range };
