@@ -76,6 +76,8 @@ pub(crate) struct Volume {
     pub(crate) homed_since: Time,
     /// An origin flush failed: what it was to cover may be lost, and no later flush may hide that.
     pub(crate) has_lost_writes: bool,
+    /// Flushes of the origin that failed in this life.
+    pub(crate) failed_flushes: u64,
     /// A write or flush of the origin failed in this life: what it holds may change in a power cut.
     pub(crate) had_write_errors: bool,
     pub(crate) dirty_blocks: u64,

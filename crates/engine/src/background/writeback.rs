@@ -57,6 +57,8 @@ pub(crate) struct Run {
     writes: usize,
     has_failed: bool,
     has_unreadable: bool,
+    /// Failed flushes of the origin when the writes began.
+    failed_flushes: u64,
 }
 
 impl Run {
@@ -509,6 +511,7 @@ impl Engine {
             }
         }
         self.writeback.runs[key].writes = stretches.len();
+        self.writeback.runs[key].failed_flushes = self.volume(slot).failed_flushes;
         if stretches.is_empty() {
             self.end_run(key, payload);
             return;
@@ -533,7 +536,11 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let slot = self.writeback.runs[key].slot;
-        let Some(blank) = self.log.blanks.get(&header.0).copied() else {
+        let planned = self.writeback.runs[key].pieces[0].version;
+        // Since the window was planned the record may have been moved, its segment freed and used
+        // again: another record may have its header at the same place.
+        let blank = self.log.blanks.get(&header.0).copied().filter(|b| b.version == planned);
+        let Some(blank) = blank else {
             self.end_run(key, payload);
             return;
         };
@@ -565,7 +572,9 @@ impl Engine {
             version: blank.version,
             place: Place::Blank { kind, header },
         };
+        let failed_flushes = self.volume(slot).failed_flushes;
         let run = &mut self.writeback.runs[key];
+        run.failed_flushes = failed_flushes;
         run.pieces = alloc::vec![whole];
         run.is_good = alloc::vec![true];
         run.writes = ios.len().max(1);
@@ -604,6 +613,7 @@ impl Engine {
         } else {
             self.writeback.pauses.on_progress(slot);
             let run = &self.writeback.runs[key];
+            let failed_flushes = run.failed_flushes;
             let pieces: Vec<Piece> = run
                 .pieces
                 .iter()
@@ -612,7 +622,8 @@ impl Engine {
                 .map(|(piece, _)| *piece)
                 .collect();
             for piece in pieces {
-                self.note_homed(slot, piece.start, piece.block_count, piece.version);
+                let whole = (piece.start, piece.block_count, piece.version);
+                self.note_homed(slot, whole, failed_flushes);
             }
             self.writeback.touched.insert(slot);
         }
@@ -656,5 +667,6 @@ fn new_run(slot: VolumeSlot, piece: Piece) -> Run {
         writes: 0,
         has_failed: false,
         has_unreadable: false,
+        failed_flushes: 0,
     }
 }

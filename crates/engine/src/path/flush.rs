@@ -133,6 +133,7 @@ impl Engine {
         if result.is_err() {
             volume.counters.origin_errors += 1;
             volume.had_write_errors = true;
+            volume.failed_flushes += 1;
             // What was written home stays dirty and is written again; what went around the log has
             // no other copy, so its loss must stay visible.
             volume.homed.clear();
@@ -160,16 +161,22 @@ impl Engine {
         }
     }
 
-    /// Notes that the origin has these blocks; they are clean after its next flush.
+    /// Notes that the origin has these blocks (start, count, version); they are clean after its
+    /// next flush. Not if a flush failed since their writes began, when `failed_flushes` had: it
+    /// may have lost what was complete by then, and the next one would not tell. They stay dirty
+    /// and are written again.
     pub(crate) fn note_homed(
         &mut self,
         slot: VolumeSlot,
-        start: u64,
-        block_count: u64,
-        version: crate::units::Version,
+        (start, block_count, version): (u64, u64, crate::units::Version),
+        failed_flushes: u64,
     ) {
         let now = self.now;
         let volume = self.volume_mut(slot);
+        if volume.failed_flushes != failed_flushes {
+            volume.needs_writeback = true;
+            return;
+        }
         if volume.homed.is_empty() {
             volume.homed_since = now;
         }

@@ -129,6 +129,7 @@ impl Engine {
         self.unit_operation_used_origin(key);
         self.units[key].state = UnitState::Origin;
         self.units[key].waits = waits;
+        self.units[key].failed_flushes = self.volume(unit.slot).failed_flushes;
         if unit.route == Route::Around {
             self.note_around_begins(unit.slot, unit.start, unit.block_count);
             if self.effective_mode(unit.slot) != CacheMode::Passthrough {
@@ -198,7 +199,8 @@ impl Engine {
         }
         let unit = *unit;
         if unit.route == Route::Through && unit.error.is_none() && !self.is_cache_failed() {
-            self.note_homed(unit.slot, unit.start, unit.block_count, unit.version);
+            let whole = (unit.start, unit.block_count, unit.version);
+            self.note_homed(unit.slot, whole, unit.failed_flushes);
         }
         let result = unit.error.map_or(Ok(()), Err);
         self.end_unit(key, result, payload);

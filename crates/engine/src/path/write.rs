@@ -80,6 +80,8 @@ pub(crate) struct Unit {
     old_block: Option<BufferId>,
     /// Ends outstanding in `UnitState::Origin`.
     pub(crate) waits: u8,
+    /// Failed flushes of the origin when the write to it began.
+    pub(crate) failed_flushes: u64,
     pub(crate) error: Option<RequestError>,
 }
 
@@ -176,6 +178,7 @@ impl Engine {
             own_buffer: None,
             old_block: None,
             waits: 0,
+            failed_flushes: 0,
             error: None,
         });
         self.prepare_unit(unit, payload);

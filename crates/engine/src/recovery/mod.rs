@@ -166,6 +166,7 @@ impl Engine {
             homed_since: self.now,
             has_lost_writes: false,
             had_write_errors: false,
+            failed_flushes: 0,
             dirty_blocks: 0,
             needs_writeback: false,
             host_mark: HostMarkState::Clear,

@@ -1,10 +1,10 @@
 //! Rule 5: write-ahead, and when a block is clean.
 
-use forebay_engine::io::Device;
+use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::BlockState;
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
+use crate::harness::{Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 fn of(mode: CacheMode) -> World {
     Setup::of(&[mode]).start()
@@ -136,4 +136,25 @@ fn writethrough_over_a_copy_survives_a_cut_at_each_step() {
         assert_eq!(seen, world.on_origin(0, 0), "step {step}");
         assert!(!was_answered || seen == Content::Tag(2), "step {step}: {seen:?}");
     }
+}
+
+/// The write was complete on the origin when a flush failed, which may have lost it; the record
+/// was not, so nothing was known to be home yet.
+#[test]
+fn a_flush_that_failed_before_the_record_was_complete_makes_nothing_clean_later() {
+    let mut world = Setup::of(&[CacheMode::Writethrough]).start();
+    let write = world.write(0, 0, 1, 1);
+    world.settle_except(cache::record);
+    let flush = world.flush(0);
+    world.settle_except(|held| cache::record(held) || origin::flush(0)(held));
+    world.fail(world.the(origin::flush(0)), IoError::Media, Keep::Nothing);
+    world.settle();
+    assert!(world.is_done(write));
+    assert!(world.result(flush).expect("answered").is_err());
+    let mark = world.mark();
+    world.idle();
+    let again =
+        world.count_since(mark, |device, what| *device != Device::Cache && *what == What::Write);
+    assert_eq!(again, 1, "it is written home once more");
+    assert_eq!(world.dirty(0), 0);
 }
