@@ -138,8 +138,10 @@ impl Engine {
     }
 
     fn describe(&self) -> Checkpoint {
-        let segments = self.log.segments.iter().map(|(_, segment)| {
+        let segments = self.log.segments.iter().map(|(id, segment)| {
             let segment_use = match segment.state {
+                // Its drop has a number up to that of the cut: recovery will not look at it again.
+                SegmentState::Reclaiming if self.reclaim.is_dropping(id) => SegmentUse::Free,
                 SegmentState::Open => SegmentUse::Open,
                 SegmentState::Closed | SegmentState::Reclaiming => SegmentUse::Closed,
                 SegmentState::Free | SegmentState::Dropped(_) | SegmentState::Discarding => {
@@ -179,6 +181,10 @@ impl Engine {
         let mut pieces = Vec::new();
         for (header, blank) in &self.log.blanks {
             if blank.live_blocks == 0 || blank.live_blocks == blank.block_count {
+                continue;
+            }
+            let (segment, _) = self.log.segments.locate(CacheBlock(*header));
+            if self.reclaim.is_dropping(segment) {
                 continue;
             }
             let end = blank.start + blank.block_count;

@@ -103,6 +103,12 @@ impl ReclaimJob {
     pub(crate) fn is_idle(&self) -> bool {
         self.state == State::Idle
     }
+
+    /// Whether the drop of this segment is written, and the index is about to forget it.
+    pub(crate) fn is_dropping(&self, segment: u32) -> bool {
+        matches!(self.state, State::DropCompleting | State::DropFlushing)
+            && self.victims.iter().any(|victim| victim.segment == segment && !victim.is_spared)
+    }
 }
 
 impl Engine {

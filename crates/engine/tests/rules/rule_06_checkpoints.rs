@@ -122,3 +122,41 @@ fn reuse_survives_a_power_cut_at_any_checkpoint() {
         }
     }
 }
+
+/// The drop has a number that the checkpoint counts as complete, so recovery will not look at it:
+/// the checkpoint itself must say that nothing of the segment counts.
+#[test]
+fn a_checkpoint_cut_between_a_drop_and_its_end_says_that_the_segment_is_gone() {
+    let mut world = Setup::of(&[CacheMode::Writearound, CacheMode::Writearound]).start();
+    let mut block = 0;
+    while world.find(cache::drop_record).is_empty() {
+        let read = world.read(0, block, 15);
+        world.settle_except(cache::drop_record);
+        assert!(world.is_done(read));
+        block += 15;
+        assert!(block < 2000, "reclaim drops something");
+    }
+    // Another volume's command asks for a checkpoint: it is cut here.
+    world.drain(1);
+    world.settle_except(cache::drop_record);
+    let dropped = world.the(cache::drop_record);
+    world.complete(dropped);
+    world.settle_except(cache::checkpoint);
+    world.the(cache::checkpoint);
+    // The index has forgotten block 20, so this goes around the log at once. (What is changed in
+    // the first blocks would be noticed at the start.)
+    let write = world.write(0, 20, 1, 7);
+    world.settle_except(cache::checkpoint);
+    assert!(world.is_done(write));
+    let flush = world.flush(0);
+    world.settle_except(cache::checkpoint);
+    assert!(world.is_done(flush));
+    // Durable, and nothing behind it.
+    let first = world.the(cache::checkpoint);
+    world.complete(first);
+    world.settle_except(cache::checkpoint);
+    world.kill(|_| Keep::Nothing);
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 20), Ok(Content::Tag(7)));
+}
