@@ -462,6 +462,10 @@ impl Engine {
             }
             return;
         }
+        if self.operations.len() > 0 && self.is_full_for_good() {
+            // Promise 5: a stop always finishes. Who waits for room would wait for ever.
+            self.fail_space_waiters();
+        }
         let is_busy = self.operations.len() > 0
             || !self.writeback.is_idle()
             || !self.reclaim.is_idle()

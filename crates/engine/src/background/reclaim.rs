@@ -89,6 +89,8 @@ pub(crate) struct ReclaimJob {
     reads_in_flight: usize,
     /// Clean blocks that may still be kept in this round.
     keep_budget: u32,
+    /// The last search found no segment that could be emptied.
+    found_nothing: bool,
 }
 
 impl core::fmt::Debug for ReclaimJob {
@@ -127,6 +129,16 @@ impl Engine {
             && self.has_clients()
             && !self.wants_rest()
             && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
+    }
+
+    /// Whether nothing that the engine can do frees space: all of it is dirty data that cannot go
+    /// home, of volumes that are not served.
+    pub(crate) fn is_full_for_good(&self) -> bool {
+        self.reclaim.is_idle()
+            && self.reclaim.found_nothing
+            && self.is_short_of_segments()
+            && self.dropped_count() == 0
+            && !self.can_writeback_help()
     }
 
     /// Segments that will be free once a checkpoint is durable.
@@ -202,6 +214,7 @@ impl Engine {
         if chosen.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
             chosen = self.least_dirty(&candidates);
         }
+        self.reclaim.found_nothing = chosen.is_empty();
         if chosen.is_empty() {
             return;
         }
