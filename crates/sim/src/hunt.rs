@@ -27,11 +27,11 @@ pub struct Catch {
     pub totals: BTreeMap<&'static str, u64>,
 }
 
-/// Makes `runs` runs with seeds from `seed` on.
+/// Makes the runs of these seeds.
 #[must_use]
-pub fn hunt(seed: u64, runs: u64, options: RunOptions, launch: &Launch) -> Catch {
+pub fn hunt(seeds: impl IntoIterator<Item = u64>, options: RunOptions, launch: &Launch) -> Catch {
     let mut caught = Catch::default();
-    for seed in seed..seed + runs {
+    for seed in seeds {
         caught.add(run_with(seed, options, launch));
     }
     caught

@@ -124,6 +124,9 @@ pub struct Outcome {
     pub events: u64,
     /// The events that were kept, as text; empty if all was well and nothing was asked for.
     pub trace: Vec<String>,
+    /// Operations that the planned life had of the kind that the plan counts, if the one that the
+    /// plan names was not among them.
+    pub plan_missed: Option<u64>,
 }
 
 impl Outcome {
@@ -167,25 +170,26 @@ pub fn run(seed: u64, options: RunOptions) -> Outcome {
 pub fn run_with(seed: u64, options: RunOptions, launch: &Launch) -> Outcome {
     let trace = Trace::new(options.trace);
     let mut stats = Stats::default();
+    let mut plan_missed = None;
     let result = catch_panic(|| {
         let mut random = Random::new(seed);
         let config = Config::new(&mut random, &options);
         let mut world = World::new(config, random, launch, trace.clone());
         let result = world.run(options.plan);
         stats = world.stats;
+        plan_missed = world.plan_missed;
         result
     });
     let result = result.unwrap_or_else(|panic| {
         Err(Violation { kind: format!("panic at {}", panic.place), text: panic.text })
     });
-    outcome(seed, options, result, stats, &trace)
+    Outcome { stats, plan_missed, ..outcome(seed, options, result, &trace) }
 }
 
 fn outcome(
     seed: u64,
     options: RunOptions,
     result: Result<(), Violation>,
-    stats: Stats,
     trace: &SharedTrace,
 ) -> Outcome {
     let trace = trace.borrow();
@@ -193,7 +197,8 @@ fn outcome(
     let failure =
         result.err().map(|violation| Failure { violation, life: trace.life, time_ns: trace.now });
     let (events, lines) = (trace.count, if wanted { trace.lines() } else { Vec::new() });
-    Outcome { seed, options, failure, stats, events, trace: lines }
+    let (stats, plan_missed) = (Stats::default(), None);
+    Outcome { seed, options, failure, stats, events, trace: lines, plan_missed }
 }
 
 impl World<'_> {
@@ -304,11 +309,24 @@ impl World<'_> {
                 self.config.power_percent = 100;
             }
         }
-        match self.live_planned(life) {
+        let result = self.live_planned(life);
+        self.plan_missed = self.operations_without_plan(plan);
+        match result {
             Err(Halt::Crash) => self.crash(),
             Err(Halt::Refused) => self.end_life(Loss::Process, "a refusal"),
             other => other,
         }
+    }
+
+    /// Operations of the planned life that the plan counts, if it was to strike a later one.
+    fn operations_without_plan(&self, plan: Plan) -> Option<u64> {
+        let (operation_count, n) = match plan {
+            Plan::Seeded => return None,
+            Plan::FailCacheIo(n) => (self.stats.cache_ios, n),
+            Plan::FailOriginIo(n) => (self.stats.origin_ios, n),
+            Plan::KillAtIo(n) | Plan::CutPowerAtIo(n) => (self.life.ios, n),
+        };
+        (operation_count <= n).then_some(operation_count)
     }
 
     fn live_planned(&mut self, life: Life) -> Result<(), Halt> {

@@ -33,14 +33,6 @@ impl Sweep {
             Sweep::CutPower => Plan::CutPowerAtIo(n),
         }
     }
-
-    /// Whether the Nth operation did not come any more.
-    fn is_over(self, outcome: &Outcome) -> bool {
-        match self {
-            Sweep::FailCacheIo | Sweep::FailOriginIo => outcome.stats.failed_ios == 0,
-            Sweep::Kill | Sweep::CutPower => outcome.stats.crashes == 0,
-        }
-    }
 }
 
 /// Runs with N = 0, `stride`, twice `stride`, ... until the run of `seed` has no Nth operation.
@@ -56,7 +48,7 @@ pub fn sweep(seed: u64, sweep: Sweep, stride: u64, launch: &Launch) -> Result<u6
         if outcome.failure.is_some() {
             return Err(Box::new(outcome));
         }
-        if sweep.is_over(&outcome) {
+        if outcome.plan_missed.is_some() {
             return Ok(runs);
         }
     }

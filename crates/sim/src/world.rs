@@ -191,6 +191,8 @@ pub(crate) struct World<'a> {
     /// How the last life ended, for messages.
     pub(crate) last_end: &'static str,
     pub(crate) stats: Stats,
+    /// See [`crate::run::Outcome::plan_missed`].
+    pub(crate) plan_missed: Option<u64>,
     /// Operations under way: where each is, for the trace.
     ios: BTreeMap<u64, Span>,
 }
@@ -226,6 +228,7 @@ impl<'a> World<'a> {
             seen_by_recovery: Contents::new(),
             last_end: "format",
             stats: Stats::default(),
+            plan_missed: None,
             ios: BTreeMap::new(),
             config,
         }

@@ -37,3 +37,42 @@ fn a_fuzzer_runs_by_name_and_seed_and_without_a_name_all_are_listed() {
         }
     }
 }
+
+/// Arguments, and words that the message must have.
+const WRONG_ARGUMENTS: &[(&[&str], &[&str])] = &[
+    (&["run", "--seed", "12x"], &["12x", "decimal", "hexadecimal"]),
+    (&["run", "--seed", "-1"], &["-1"]),
+    (&["run"], &["--seed"]),
+    (&["run", "--seed", "1", "--runs", "0"], &["--runs", "1.."]),
+    (&["run", "--seed", "0xffffffffffffffff", "--runs", "2"], &["beyond the last seed"]),
+    (&["run", "--seed", "1", "--watch", "3"], &["VOLUME:BLOCK"]),
+    (&["run", "--seed", "1", "--watch", "9:0"], &["--watch 9:0", "volumes"]),
+    (&["run", "--seed", "1", "--watch", "0:999999"], &["--watch 0:999999", "blocks"]),
+    (&["run", "--seed", "1", "--kill-at-io", "9999999"], &["has only", "operations"]),
+    (&["run", "--seed", "1", "--fail-cache-io", "9999999"], &["has only", "operations"]),
+    (&["run", "--seed", "1", "--kill-at-io", "1", "--fail-cache-io", "1"], &["cannot be used"]),
+    (&["run", "--seed", "1", "--kill-at-io", "1", "--long"], &["cannot be used"]),
+    (&["hunt", "--runs", "0"], &["--runs", "1.."]),
+    (&["sweep", "--stride", "0"], &["--stride", "1.."]),
+    (&["nothing"], &["nothing"]),
+];
+
+#[test]
+fn arguments_that_make_no_sense_are_named() {
+    for (arguments, words) in WRONG_ARGUMENTS {
+        let output = program(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        for word in *words {
+            assert!(text.contains(word), "{arguments:?} must say `{word}`: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_hexadecimal_seed_is_the_same_seed() {
+    let run = |seed| program(&["run", "--seed", seed]).output().unwrap();
+    let (decimal, hexadecimal) = (run("1049"), run("0x419"));
+    assert_eq!(decimal.status.code(), Some(0));
+    assert_eq!(decimal.stdout, hexadecimal.stdout);
+}

@@ -15,7 +15,7 @@ fn kinds(caught: &Catch) -> Vec<&str> {
 
 #[test]
 fn a_right_engine_passes() {
-    let caught = hunt(1, 400, RunOptions::default(), &Reference::launcher(Fault::None));
+    let caught = hunt(1..=400, RunOptions::default(), &Reference::launcher(Fault::None));
     for kind in caught.kinds.values() {
         println!("{}", kind.shortest);
     }
@@ -39,7 +39,7 @@ fn a_right_engine_passes_sweeps() {
 #[test]
 fn every_fault_is_found() {
     for fault in Fault::ALL {
-        let caught = hunt(1, CANARY_RUNS, RunOptions::default(), &Reference::launcher(fault));
+        let caught = hunt(1..=CANARY_RUNS, RunOptions::default(), &Reference::launcher(fault));
         println!("{fault:?}: {} of {CANARY_RUNS} runs, {:?}", caught.bad_runs, kinds(&caught));
         assert!(caught.bad_runs > 0, "{fault:?} was not found");
         let expected = match fault {
@@ -71,7 +71,7 @@ fn a_run_is_a_function_of_its_seed() {
 
 #[test]
 fn a_failure_says_how_to_see_it_again() {
-    let caught = hunt(1, 30, RunOptions::default(), &Reference::launcher(Fault::SpinsAwake));
+    let caught = hunt(1..=30, RunOptions::default(), &Reference::launcher(Fault::SpinsAwake));
     let kind = caught.kinds.values().next().expect("it is found");
     let text = kind.shortest.to_string();
     let seed = kind.shortest.seed;

@@ -10,7 +10,7 @@ fn is_long() -> bool {
 }
 
 fn check_runs(seed: u64, runs: u64, options: RunOptions) {
-    let caught = hunt(seed, runs, options, &launch_engine);
+    let caught = hunt(seed..seed + runs, options, &launch_engine);
     for kind in caught.kinds.values() {
         println!("{} runs: {}", kind.count, kind.shortest);
     }
