@@ -109,6 +109,12 @@ impl Engine {
         (index + blanks + policy + self.log.segments.memory_bytes()) as u64
     }
 
+    /// Whether nothing more may be promoted. Without a bound the memory is not counted.
+    pub(crate) fn is_memory_full(&self) -> bool {
+        let bound = self.settings.memory_max_bytes;
+        bound != u64::MAX && self.memory_bytes() >= bound
+    }
+
     /// Memory beyond the bound. The engine promotes nothing while it is at the bound, and reclaims
     /// clean segments while it is over it, so that only dirty data can hold it there, and that is
     /// written back.

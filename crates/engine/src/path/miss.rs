@@ -167,7 +167,7 @@ impl Engine {
         let is_hindered = span.end() > end
             || volume.is_around(start, end)
             || volume.locks.has_client_write(start, end)
-            || self.memory_bytes() >= self.settings.memory_max_bytes
+            || self.is_memory_full()
             || !self.has_room(Stream::Promote, blocks);
         if is_hindered {
             return None;
@@ -309,7 +309,7 @@ impl Engine {
             self.count_bypass(slot, BypassReason::OriginNotFlushed, miss.block_count);
             return;
         }
-        if self.memory_bytes() >= self.settings.memory_max_bytes {
+        if self.is_memory_full() {
             self.count_bypass(slot, BypassReason::Memory, miss.block_count);
             return;
         }
