@@ -14,8 +14,8 @@ use crate::engine::Engine;
 use crate::format::checkpoint::BLANK_PIECES_MAX;
 use crate::format::record::EntryKind;
 use crate::index::{BlankKind, Piece, Place};
+use crate::log::Stream;
 use crate::log::append::NewEntry;
-use crate::log::{BlankRecord, Stream};
 use crate::units::{CacheBlock, VolumeSlot};
 
 /// Room for the pieces that writes under way may still split off.
@@ -66,12 +66,10 @@ impl Engine {
 
     /// Segments with a blank record of which part was superseded.
     pub(crate) fn segments_with_blanks_in_pieces(&self) -> BTreeSet<u32> {
-        let is_in_pieces =
-            |blank: &BlankRecord| 0 < blank.live_blocks && blank.live_blocks < blank.block_count;
         self.log
             .blanks
             .iter()
-            .filter(|(_, blank)| is_in_pieces(blank))
+            .filter(|(_, blank)| blank.is_in_pieces())
             .map(|(header, _)| self.log.segments.locate(CacheBlock(*header)).0)
             .collect()
     }

@@ -176,11 +176,11 @@ impl Engine {
         }
     }
 
-    /// Live pieces of blank records of which part was superseded: one bit cannot say which.
+    /// Live pieces of blank records of which part was superseded.
     fn partial_blank_pieces(&self) -> Vec<BlankPiece> {
         let mut pieces = Vec::new();
         for (header, blank) in &self.log.blanks {
-            if blank.live_blocks == 0 || blank.live_blocks == blank.block_count {
+            if !blank.is_in_pieces() {
                 continue;
             }
             let (segment, _) = self.log.segments.locate(CacheBlock(*header));

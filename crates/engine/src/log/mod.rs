@@ -116,6 +116,13 @@ pub(crate) struct BlankRecord {
     pub(crate) mapped_blocks: u64,
 }
 
+impl BlankRecord {
+    /// Part of it was superseded: one bit cannot say which.
+    pub(crate) fn is_in_pieces(&self) -> bool {
+        0 < self.live_blocks && self.live_blocks < self.block_count
+    }
+}
+
 /// State of the log. Its flows are methods of the engine, since they touch the index as well.
 pub(crate) struct Log {
     pub(crate) set_id: SetId,
