@@ -16,11 +16,9 @@ use crate::event::Event;
 use crate::failure::CacheFailure;
 use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::Checkpoint;
-use crate::format::record::EntryKind;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
 use crate::log::Stream;
-use crate::log::append::NewEntry;
 use crate::options::{CacheFacts, OriginOpening};
 use crate::payload::Payload;
 use crate::request::Request;
@@ -230,17 +228,8 @@ impl Engine {
             self.volume_mut(slot).service = Service::Quiesced;
             return;
         }
-        let new = NewEntry {
-            slot,
-            kind: EntryKind::Poison,
-            start,
-            block_count: u32::try_from(block_count).expect("part of an entry"),
-            version,
-            epoch: self.volume(slot).epoch,
-            is_dirty: true,
-        };
-        self.append_bare(Stream::Relocate, new);
-        self.volume_mut(slot).counters.poisoned_blocks += block_count;
+        let block_count = u32::try_from(block_count).expect("part of an entry");
+        self.append_poison(slot, start, block_count, version);
     }
 }
 

@@ -430,18 +430,30 @@ impl Engine {
         if !is_newest || !self.has_room(Stream::Relocate, 0) {
             return false;
         }
+        self.append_poison(slot, block, 1, winners[0].version);
+        true
+    }
+
+    /// Rule 12: blocks that are lost are read as errors until they are written again. The caller
+    /// has seen that there is room.
+    pub(crate) fn append_poison(
+        &mut self,
+        slot: VolumeSlot,
+        start: u64,
+        block_count: u32,
+        version: Version,
+    ) {
         let new = NewEntry {
             slot,
             kind: EntryKind::Poison,
-            start: block,
-            block_count: 1,
-            version: winners[0].version,
+            start,
+            block_count,
+            version,
             epoch: self.volume(slot).epoch,
             is_dirty: true,
         };
         self.append_bare(Stream::Relocate, new);
-        self.volume_mut(slot).counters.poisoned_blocks += 1;
-        true
+        self.volume_mut(slot).counters.poisoned_blocks += u64::from(block_count);
     }
 }
 
