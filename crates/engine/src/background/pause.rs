@@ -94,7 +94,7 @@ impl Engine {
         self.writeback.pauses.extend(slot, cause, self.now);
         if cause == PauseCause::Origin {
             self.on_drain_failed(slot, CommandError::OriginFailed);
-        } else if self.is_readable_in_vain(slot) {
+        } else if self.is_lastingly_unreadable(slot) {
             self.on_drain_failed(slot, CommandError::Unreadable);
         }
     }
@@ -105,7 +105,7 @@ impl Engine {
     }
 
     /// Whether what is left of the volume's dirty data was tried a few times and cannot be read.
-    pub(crate) fn is_readable_in_vain(&self, slot: VolumeSlot) -> bool {
+    pub(crate) fn is_lastingly_unreadable(&self, slot: VolumeSlot) -> bool {
         self.writeback.pauses.find(slot).is_some_and(|pause| {
             pause.cause == PauseCause::Unreadable && pause.vain_tries >= VAIN_TRIES_MAX
         })

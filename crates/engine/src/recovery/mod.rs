@@ -463,7 +463,7 @@ impl Engine {
             }
             self.volume_mut(slot).needs_writeback = true;
             // Blocks that cannot be read keep nothing else waiting: they are errors of their own.
-            waits |= !self.is_readable_in_vain(slot);
+            waits |= !self.is_lastingly_unreadable(slot);
         }
         if !waits && self.writeback.is_idle() {
             self.start_serving(payload);
