@@ -15,6 +15,7 @@ use crate::background::checkpoint::CheckpointJob;
 use crate::background::reclaim::ReclaimJob;
 use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
+use crate::block_bits::BlockBits;
 use crate::command::StopStage;
 use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::failure::CacheFailure;
@@ -33,7 +34,6 @@ use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::policy::{Fifo, Policy};
 use crate::range_lock::LockOwner;
-use crate::read_ahead::AheadBlocks;
 use crate::recovery::Recovery;
 use crate::request::{Reply, Request};
 use crate::slab::{Key, Slab};
@@ -135,7 +135,8 @@ pub struct Engine {
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) log: Log,
     pub(crate) policy: Box<dyn Policy + Send>,
-    pub(crate) ahead: AheadBlocks,
+    /// Which blocks of the cache device were fetched ahead and not read since.
+    pub(crate) ahead: BlockBits,
     pub(crate) operations: Slab<Operation>,
     pub(crate) read_parts: Slab<crate::path::read::ReadPart>,
     pub(crate) units: Slab<Unit>,
@@ -200,7 +201,7 @@ impl Engine {
             volumes: Vec::new(),
             log,
             policy: Box::new(Fifo::new(cache_blocks)),
-            ahead: AheadBlocks::new(cache_blocks),
+            ahead: BlockBits::new(cache_blocks),
             operations: Slab::default(),
             read_parts: Slab::default(),
             units: Slab::default(),

@@ -17,6 +17,7 @@
 extern crate alloc;
 
 mod background;
+mod block_bits;
 mod command;
 mod engine;
 pub mod error;

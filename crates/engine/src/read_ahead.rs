@@ -7,12 +7,6 @@
 //! take, and how many of the blocks that were fetched ahead were read before the cache dropped
 //! them. Free space costs nothing, so until the cache is full everything counts as useful.
 
-use alloc::vec;
-use alloc::vec::Vec;
-
-use crate::format::checkpoint::{clear_bit, set_bit};
-use crate::units::CacheBlock;
-
 /// A trip to the origin that takes this long makes a window worth its transfer: between a busy SATA
 /// SSD (.2 to .4 ms) and a hard disk or a remote volume (1 ms and more).
 const SLOW_TRIP_NS: u64 = 1_000_000;
@@ -89,39 +83,6 @@ impl ReadAhead {
     }
 }
 
-/// Which blocks of the cache device were fetched ahead and not read since. Lost at a restart.
-pub(crate) struct AheadBlocks {
-    bits: Vec<u64>,
-}
-
-impl AheadBlocks {
-    pub(crate) fn new(cache_blocks: u64) -> AheadBlocks {
-        let words =
-            usize::try_from(cache_blocks.div_ceil(64)).expect("bounded by CACHE_BLOCKS_MAX");
-        AheadBlocks { bits: vec![0; words] }
-    }
-
-    /// Blocks were placed here, by whatever stream: nothing of before counts.
-    pub(crate) fn on_placed(&mut self, position: CacheBlock, block_count: u32) {
-        for block in position.0..position.0 + block_count {
-            clear_bit(&mut self.bits, block);
-        }
-    }
-
-    pub(crate) fn set(&mut self, position: CacheBlock) {
-        set_bit(&mut self.bits, position.0);
-    }
-
-    /// Whether the block was fetched ahead and not read yet; from now on it is not.
-    pub(crate) fn take(&mut self, position: CacheBlock) -> bool {
-        clear_bit(&mut self.bits, position.0)
-    }
-
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.bits.len() * 8
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,16 +138,5 @@ mod tests {
             read_ahead.on_used(1);
         }
         assert_eq!(widened_of(&mut read_ahead, 64), 60);
-    }
-
-    #[test]
-    fn a_block_is_fetched_ahead_until_it_is_read_or_replaced() {
-        let mut ahead = AheadBlocks::new(256);
-        ahead.set(CacheBlock(7));
-        ahead.set(CacheBlock(200));
-        assert!(ahead.take(CacheBlock(7)));
-        assert!(!ahead.take(CacheBlock(7)));
-        ahead.on_placed(CacheBlock(192), 16);
-        assert!(!ahead.take(CacheBlock(200)));
     }
 }

@@ -146,7 +146,8 @@ impl Engine {
         self.push_entry(key, new, block);
         self.place(new, Place::Data(position));
         self.policy.on_placed(position, new.block_count);
-        self.ahead.on_placed(position, new.block_count);
+        // Whatever stream placed them: nothing of before counts.
+        self.ahead.clear_run(position, new.block_count);
         (key, position)
     }
 

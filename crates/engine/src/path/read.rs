@@ -172,6 +172,10 @@ impl Engine {
     /// Tells the policy. The first read of a block that was fetched ahead is what the miss is for
     /// others: no sign yet that it is read again.
     fn note_hit(&mut self, slot: VolumeSlot, position: CacheBlock, block_count: u32) {
+        if !self.ahead.any(position, block_count) {
+            self.policy.on_hit(position, block_count);
+            return;
+        }
         let mut first_reads = 0;
         for block in position.0..position.0 + block_count {
             if self.ahead.take(CacheBlock(block)) {
@@ -180,11 +184,9 @@ impl Engine {
                 self.policy.on_hit(CacheBlock(block), 1);
             }
         }
-        if first_reads > 0 {
-            let volume = self.volume_mut(slot);
-            volume.read_ahead.on_used(first_reads);
-            volume.counters.read_ahead_used_blocks += u64::from(first_reads);
-        }
+        let volume = self.volume_mut(slot);
+        volume.read_ahead.on_used(first_reads);
+        volume.counters.read_ahead_used_blocks += u64::from(first_reads);
     }
 
     fn submit_read_part(&mut self, part: ReadPart) {

@@ -1,43 +1,34 @@
 //! FIFO with one reference bit: segments go in the order in which they were opened; a block that
 //! was hit since it was placed gets a second round.
 
-use alloc::vec;
-use alloc::vec::Vec;
-
 use super::Policy;
-use crate::format::checkpoint::{clear_bit, set_bit};
+use crate::block_bits::BlockBits;
 use crate::units::CacheBlock;
 
 pub(crate) struct Fifo {
-    referenced: Vec<u64>,
+    referenced: BlockBits,
 }
 
 impl Fifo {
     pub(crate) fn new(cache_blocks: u64) -> Fifo {
-        let words =
-            usize::try_from(cache_blocks.div_ceil(64)).expect("bounded by CACHE_BLOCKS_MAX");
-        Fifo { referenced: vec![0; words] }
+        Fifo { referenced: BlockBits::new(cache_blocks) }
     }
 }
 
 impl Policy for Fifo {
     fn on_placed(&mut self, position: CacheBlock, block_count: u32) {
-        for block in position.0..position.0 + block_count {
-            clear_bit(&mut self.referenced, block);
-        }
+        self.referenced.clear_run(position, block_count);
     }
 
     fn on_hit(&mut self, position: CacheBlock, block_count: u32) {
-        for block in position.0..position.0 + block_count {
-            set_bit(&mut self.referenced, block);
-        }
+        self.referenced.set_run(position, block_count);
     }
 
     fn keeps(&mut self, position: CacheBlock) -> bool {
-        clear_bit(&mut self.referenced, position.0)
+        self.referenced.take(position)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.referenced.len() * 8
+        self.referenced.memory_bytes()
     }
 }

@@ -1,0 +1,102 @@
+//! One bit for each block of the cache device, in memory only: lost at a restart.
+
+use alloc::vec;
+use alloc::vec::Vec;
+
+use crate::format::checkpoint::{clear_bit, set_bit};
+use crate::units::CacheBlock;
+
+const WORD_BITS: u64 = u64::BITS as u64;
+
+pub(crate) struct BlockBits {
+    words: Vec<u64>,
+}
+
+impl BlockBits {
+    pub(crate) fn new(cache_blocks: u64) -> BlockBits {
+        let words = usize::try_from(cache_blocks.div_ceil(WORD_BITS));
+        BlockBits { words: vec![0; words.expect("bounded by CACHE_BLOCKS_MAX")] }
+    }
+
+    pub(crate) fn set(&mut self, position: CacheBlock) {
+        set_bit(&mut self.words, position.0);
+    }
+
+    /// Whether the bit was set; from now on it is not.
+    pub(crate) fn take(&mut self, position: CacheBlock) -> bool {
+        clear_bit(&mut self.words, position.0)
+    }
+
+    pub(crate) fn set_run(&mut self, position: CacheBlock, block_count: u32) {
+        for (word, mask) in masks(position, block_count) {
+            self.words[word] |= mask;
+        }
+    }
+
+    pub(crate) fn clear_run(&mut self, position: CacheBlock, block_count: u32) {
+        for (word, mask) in masks(position, block_count) {
+            self.words[word] &= !mask;
+        }
+    }
+
+    /// Whether a bit of the run is set.
+    pub(crate) fn any(&self, position: CacheBlock, block_count: u32) -> bool {
+        masks(position, block_count).any(|(word, mask)| self.words[word] & mask != 0)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.words.len() * size_of::<u64>()
+    }
+}
+
+/// The words that hold a run of bits, and which of their bits are the run's.
+fn masks(position: CacheBlock, block_count: u32) -> impl Iterator<Item = (usize, u64)> {
+    assert!(block_count > 0);
+    let start = u64::from(position.0);
+    let end = start + u64::from(block_count);
+    (start / WORD_BITS..end.div_ceil(WORD_BITS)).map(move |word| {
+        let first = word * WORD_BITS;
+        let (from, to) = (start.max(first) - first, end.min(first + WORD_BITS) - first);
+        let mask = u64::MAX >> (WORD_BITS - (to - from)) << from;
+        (usize::try_from(word).expect("bounded by CACHE_BLOCKS_MAX"), mask)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bit_is_set_until_it_is_taken_or_its_run_is_cleared() {
+        let mut bits = BlockBits::new(256);
+        bits.set(CacheBlock(7));
+        bits.set(CacheBlock(200));
+        assert!(bits.take(CacheBlock(7)));
+        assert!(!bits.take(CacheBlock(7)));
+        bits.clear_run(CacheBlock(192), 16);
+        assert!(!bits.take(CacheBlock(200)));
+    }
+
+    #[test]
+    fn runs_are_what_their_bits_are_one_by_one() {
+        for start in 0..130u32 {
+            for block_count in 1..=130 {
+                let run = start..start + block_count;
+                let mut bits = BlockBits::new(320);
+                bits.set_run(CacheBlock(start), block_count);
+                assert!(bits.any(CacheBlock(run.end - 1), 1 + start % 5));
+                assert!(bits.any(CacheBlock(0), start + 1));
+                assert!(start == 0 || !bits.any(CacheBlock(0), start));
+                assert!(!bits.any(CacheBlock(run.end), 320 - run.end));
+                let set: Vec<u32> = (0..320).filter(|at| bits.take(CacheBlock(*at))).collect();
+                assert!(set.iter().copied().eq(run.clone()), "{run:?}: {set:?}");
+
+                bits.set_run(CacheBlock(0), 320);
+                bits.clear_run(CacheBlock(start), block_count);
+                assert!(!bits.any(CacheBlock(start), block_count));
+                let clear = (0..320).filter(|at| !bits.take(CacheBlock(*at)));
+                assert!(clear.eq(run));
+            }
+        }
+    }
+}
