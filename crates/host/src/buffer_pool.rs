@@ -155,6 +155,11 @@ impl Share {
     }
 }
 
+/// Buffers are powers of two of units: the power that holds `bytes`.
+fn order_of(bytes: usize) -> usize {
+    bytes.div_ceil(UNIT_BYTES).max(1).next_power_of_two().trailing_zeros() as usize
+}
+
 /// What is known of the buffer that starts at a unit.
 #[derive(Clone, Copy, Default)]
 struct Unit {
@@ -207,15 +212,15 @@ impl BufferPool {
 
     /// A buffer of at least `bytes` bytes with one reference; `None` if the share is used up.
     pub(crate) fn allocate_for(&mut self, owner: Owner, bytes: usize) -> Option<BufferId> {
-        let order = bytes.div_ceil(UNIT_BYTES).max(1).next_power_of_two().trailing_zeros();
-        if order as usize >= ORDER_COUNT {
+        let order = order_of(bytes);
+        if order >= ORDER_COUNT {
             return None;
         }
         let share = match owner {
             Owner::Engine => &mut self.engine,
             Owner::Clients => &mut self.clients,
         };
-        let unit = share.allocate(order as usize)?;
+        let unit = share.allocate(order)?;
         let found = &mut self.units[unit as usize];
         assert!(found.references == 0, "a free unit has no references");
         *found = Unit { references: 1, order: order as u8 };
@@ -281,7 +286,7 @@ impl Payload for BufferPool {
     }
 
     fn allocate_spare(&mut self, bytes: usize) -> Option<BufferId> {
-        let wanted = bytes.div_ceil(UNIT_BYTES).max(1).next_power_of_two();
+        let wanted = 1 << order_of(bytes);
         if self.engine.used_units as usize + wanted > self.engine.unit_count as usize / 2 {
             return None;
         }

@@ -124,11 +124,10 @@ impl BufferPool {
     }
 
     fn place(&mut self, bytes: usize) -> BufferId {
-        assert!(bytes > 0);
-        let blocks = bytes.div_ceil(BLOCK_BYTES).next_power_of_two();
-        let class = blocks.trailing_zeros() as usize;
+        let capacity_bytes = capacity_bytes(bytes);
+        let class = size_class(capacity_bytes);
         assert!(class < SIZE_CLASSES);
-        let memory = self.spare[class].pop().unwrap_or_else(|| vec![RUBBISH; blocks * BLOCK_BYTES]);
+        let memory = self.spare[class].pop().unwrap_or_else(|| vec![RUBBISH; capacity_bytes]);
         let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 bytes: Vec::new(),
@@ -176,10 +175,19 @@ impl BufferPool {
             sector[..8].fill(RUBBISH);
         }
         slot.uses = (slot.uses + 1) & 0xFFFF;
-        let class = (memory.len() / BLOCK_BYTES).trailing_zeros() as usize;
-        self.spare[class].push(memory);
+        self.spare[size_class(memory.len())].push(memory);
         self.free_slots.push(index);
     }
+}
+
+/// What a buffer for so many bytes takes up: a power of two of blocks.
+fn capacity_bytes(bytes: usize) -> usize {
+    assert!(bytes > 0);
+    bytes.div_ceil(BLOCK_BYTES).next_power_of_two() * BLOCK_BYTES
+}
+
+fn size_class(capacity_bytes: usize) -> usize {
+    (capacity_bytes / BLOCK_BYTES).trailing_zeros() as usize
 }
 
 fn id_of(index: usize, uses: u32) -> BufferId {
@@ -195,8 +203,7 @@ fn bounds(range: BufferRange, length: usize) -> (usize, usize) {
 
 impl Payload for BufferPool {
     fn allocate(&mut self, bytes: usize) -> Option<BufferId> {
-        assert!(bytes > 0);
-        let charged = (bytes.div_ceil(BLOCK_BYTES).next_power_of_two() * BLOCK_BYTES) as u64;
+        let charged = capacity_bytes(bytes) as u64;
         if self.engine_bytes + charged > self.limits.engine_bytes_max
             || self.random.permille(self.limits.refusal_permille)
         {
@@ -211,7 +218,7 @@ impl Payload for BufferPool {
     }
 
     fn allocate_spare(&mut self, bytes: usize) -> Option<BufferId> {
-        let charged = (bytes.div_ceil(BLOCK_BYTES).next_power_of_two() * BLOCK_BYTES) as u64;
+        let charged = capacity_bytes(bytes) as u64;
         let is_spare = self.engine_bytes + charged <= self.limits.engine_bytes_max / 2;
         if is_spare { self.allocate(bytes) } else { None }
     }
