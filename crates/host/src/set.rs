@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use forebay_engine::format::SetId;
 use forebay_engine::format::superblock::Superblock;
-use forebay_engine::options::{HostMark, OriginOpening};
+use forebay_engine::options::OriginOpening;
 use forebay_engine::units::VolumeSlot;
 use thiserror::Error;
 
@@ -165,10 +165,7 @@ impl OpenedSet {
             superblock: superblock.clone(),
         };
         for (slot, volume) in superblock.slots() {
-            let mark = match set.state.volume(volume.id) {
-                Some(mark) if mark.served_without_cache => HostMark::ServedWithoutCache,
-                _ => HostMark::None,
-            };
+            let mark = set.state.host_mark(volume.id);
             let opened =
                 open_origin(&volume.origin_path, volume.size_bytes, volume.logical_block_bytes);
             let facts = match opened {

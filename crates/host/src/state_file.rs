@@ -14,7 +14,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use forebay_engine::format::SetId;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::units::VolumeId;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -144,6 +144,14 @@ impl HostState {
     #[must_use]
     pub fn volume(&self, id: VolumeId) -> Option<&VolumeMark> {
         self.volumes.iter().find(|volume| volume.id == id.0)
+    }
+
+    /// What the engine is told of a volume when it opens.
+    pub(crate) fn host_mark(&self, id: VolumeId) -> HostMark {
+        match self.volume(id) {
+            Some(mark) if mark.served_without_cache => HostMark::ServedWithoutCache,
+            _ => HostMark::None,
+        }
     }
 
     /// What is remembered of a volume, to be changed.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use forebay_engine::Engine;
 use forebay_engine::format::SetId;
 use forebay_engine::format::superblock::Superblock;
-use forebay_engine::options::{HostMark, OriginOpening};
+use forebay_engine::options::OriginOpening;
 use forebay_engine::request::Request;
 use forebay_engine::status::{CacheFailure, CacheHealth};
 use forebay_engine::units::{OriginBlock, Time, VolumeSlot};
@@ -81,11 +81,7 @@ impl ServedSet {
         slots
             .map(|(slot, volume)| {
                 let facts = self.origin(slot).map(|id| devices.opened(id).origin_facts());
-                let mark = match self.mark_of(volume.id) {
-                    Some(mark) if mark.served_without_cache => HostMark::ServedWithoutCache,
-                    _ => HostMark::None,
-                };
-                OriginOpening { slot, facts, mark }
+                OriginOpening { slot, facts, mark: self.host_mark(volume.id) }
             })
             .collect()
     }

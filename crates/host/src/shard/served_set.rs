@@ -11,7 +11,8 @@ use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{CommandId, SavedMark};
 use forebay_engine::format::superblock::Volume;
 use forebay_engine::io::Device;
-use forebay_engine::units::{Time, VolumeSlot};
+use forebay_engine::options::HostMark;
+use forebay_engine::units::{Time, VolumeId, VolumeSlot};
 
 use super::ShardError;
 use super::comeback::Comeback;
@@ -175,8 +176,8 @@ impl ServedSet {
     }
 
     /// What the state file says of a volume.
-    pub(super) fn mark_of(&self, id: forebay_engine::units::VolumeId) -> Option<&VolumeMark> {
-        self.state.volume(id)
+    pub(super) fn host_mark(&self, id: VolumeId) -> HostMark {
+        self.state.host_mark(id)
     }
 
     pub(super) fn set_origin(&mut self, slot: VolumeSlot, device: Option<DeviceId>) {
