@@ -76,6 +76,13 @@ impl ServedSet {
         }
     }
 
+    /// Requests that have waited, to the engine that serves now.
+    fn hand_in(&mut self, now: Time, requests: Vec<Request>, pool: &mut BufferPool) {
+        for request in requests {
+            self.engine.handle_request(now, request, pool);
+        }
+    }
+
     fn openings(&self, devices: &DeviceTable) -> Vec<OriginOpening> {
         let slots = self.engine.superblock().slots();
         slots
@@ -182,11 +189,7 @@ impl Running {
     pub(super) fn end_comeback(&mut self) {
         let set = self.set.as_mut().expect("events come from the engine");
         match std::mem::take(&mut set.comeback) {
-            Comeback::Recovering(lost) => {
-                for request in lost.requests {
-                    set.engine.handle_request(self.now, request, &mut self.pool);
-                }
-            }
+            Comeback::Recovering(lost) => set.hand_in(self.now, lost.requests, &mut self.pool),
             other => set.comeback = other,
         }
     }
@@ -209,21 +212,15 @@ impl Running {
     fn put_back(&mut self, lost: Lost) {
         let set = self.set.as_mut().expect("the caller has looked");
         let Lost { engine, requests } = lost;
-        if matches!(set.phase, SetPhase::Stopped(_)) {
-            // A stop came meanwhile and has ended: the refused engine answers that.
-            for request in requests {
-                set.engine.handle_request(self.now, request, &mut self.pool);
-            }
-            return;
+        // If a stop came meanwhile and has ended, the refused engine answers that.
+        if !matches!(set.phase, SetPhase::Stopped(_)) {
+            set.engine = engine;
+            set.phase = SetPhase::Serving;
+            set.engine.handle_hand_over_failed(self.now);
+            set.failed_comebacks += 1;
+            set.comeback = Comeback::Gone;
         }
-        set.engine = engine;
-        set.phase = SetPhase::Serving;
-        set.engine.handle_hand_over_failed(self.now);
-        for request in requests {
-            set.engine.handle_request(self.now, request, &mut self.pool);
-        }
-        set.failed_comebacks += 1;
-        set.comeback = Comeback::Gone;
+        set.hand_in(self.now, requests, &mut self.pool);
     }
 
     /// What clients were told was done, and is not there.
