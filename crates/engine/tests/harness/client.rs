@@ -8,7 +8,7 @@ use forebay_engine::request::{Durability, Reply, Request, RequestError, RequestI
 use forebay_engine::status::{BlockState, BypassReason, CacheHealth, SetStatus, VolumeCounters};
 use forebay_engine::units::{OriginBlock, OriginExtent, VolumeSlot};
 
-use super::held::What;
+use super::held::{Held, What, cache, origin};
 use super::world::{Asked, CommandResult, World};
 use super::{BLOCK, Content, block_bytes, content_of};
 
@@ -209,7 +209,7 @@ impl World {
     }
 
     /// Writes chunks of 15 blocks from `first` on, until an operation is held that `keeps` names.
-    pub(crate) fn fill_until(&mut self, first: u64, keeps: impl Fn(&super::Held) -> bool) {
+    pub(crate) fn fill_until(&mut self, first: u64, keeps: impl Fn(&Held) -> bool) {
         self.settle_except(&keeps);
         for chunk in 0..128 {
             if self.held.iter().any(&keeps) {
@@ -219,6 +219,55 @@ impl World {
             self.idle_except(2_000, &keeps);
         }
         panic!("nothing came up");
+    }
+
+    /// Reads chunks of 15 blocks from the first on until reclaim writes a drop, which is held.
+    pub(crate) fn read_until_drop(&mut self, slot: u16) {
+        let chunks = self.setup.origin_bytes / BLOCK / 15;
+        for chunk in 0..chunks {
+            if !self.find(cache::drop_record).is_empty() {
+                return;
+            }
+            let read = self.read(slot, chunk * 15, 15);
+            self.settle_except(cache::drop_record);
+            assert!(self.is_done(read));
+        }
+        panic!("reclaim drops nothing");
+    }
+
+    /// Completes the held operation that `is_record` names and the flush behind it: until then
+    /// nothing is written to the origin, and then it is.
+    pub(crate) fn origin_waits_for(&mut self, slot: u16, is_record: impl Fn(&Held) -> bool) {
+        let record = self.the(is_record);
+        assert_eq!(self.find(origin::write(slot)), []);
+        self.complete(record);
+        assert_eq!(self.find(origin::write(slot)), [], "complete is not durable");
+        let flush = self.the(cache::flush);
+        self.complete(flush);
+        self.the(origin::write(slot));
+    }
+
+    /// Completes so many operations, the oldest first.
+    pub(crate) fn complete_oldest(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(held) = self.held.first() else { return };
+            let id = held.id;
+            self.complete(id);
+        }
+    }
+
+    /// After a crash in the midst of a write: a read shows what the origin has, and that is the
+    /// write if it was answered.
+    #[track_caller]
+    pub(crate) fn assert_agrees_with_origin(
+        &mut self,
+        (slot, block): (u16, u64),
+        answered: Option<Content>,
+        context: &str,
+    ) {
+        let seen = self.read_now(slot, block).expect("readable");
+        assert_eq!(seen, self.on_origin(slot, block), "{context}");
+        assert!(answered.is_none_or(|written| seen == written), "{context}: {seen:?}");
     }
 
     /// What clients see of some blocks, read one by one.

@@ -85,34 +85,20 @@ fn a_drop_waits_until_what_supersedes_its_blocks_is_durable() {
 #[test]
 fn the_index_forgets_a_block_only_when_its_drop_is_durable() {
     let mut world = Setup::of(&[CacheMode::Writearound]).start();
-    let mut block = 0;
-    while world.find(cache::drop_record).is_empty() {
-        let read = world.read(0, block, 15);
-        world.settle_except(cache::drop_record);
-        assert!(world.is_done(read));
-        block += 15;
-        assert!(block < 2000, "reclaim drops something");
-    }
+    world.read_until_drop(0);
     let write = world.write(0, 0, 1, 7);
     world.settle_except(cache::drop_record);
     let was_answered = world.is_done(write);
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
-    let seen = world.read_now(0, 0).expect("readable");
-    assert_eq!(seen, world.on_origin(0, 0), "the log claims no copy that the origin outran");
-    assert!(!was_answered || seen == Content::Tag(7));
+    let answered = was_answered.then_some(Content::Tag(7));
+    world.assert_agrees_with_origin((0, 0), answered, "no copy that the origin outran");
 }
 
 #[test]
 fn reads_are_hits_until_the_drop_is_durable() {
     let mut world = Setup::of(&[CacheMode::Writearound]).start();
-    let mut block = 0;
-    while world.find(cache::drop_record).is_empty() {
-        let read = world.read(0, block, 15);
-        world.settle_except(cache::drop_record);
-        assert!(world.is_done(read));
-        block += 15;
-    }
+    world.read_until_drop(0);
     let before = world.counters(0).read_hits;
     world.peek(0, 0);
     assert_eq!(world.counters(0).read_hits, before + 1);
