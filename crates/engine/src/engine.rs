@@ -12,6 +12,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::background::checkpoint::CheckpointJob;
+use crate::background::idle_mark::IdleMark;
 use crate::background::reclaim::ReclaimJob;
 use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
@@ -150,6 +151,7 @@ pub struct Engine {
     pub(crate) memory_waiters: VecDeque<Waiter>,
     pub(crate) needs_memory_retry: Option<Time>,
     pub(crate) checkpoint: CheckpointJob,
+    pub(crate) idle_mark: IdleMark,
     pub(crate) reclaim: ReclaimJob,
     pub(crate) writeback: WritebackJob,
     pub(crate) superblock_writer: SuperblockWriter,
@@ -214,6 +216,7 @@ impl Engine {
             memory_waiters: VecDeque::new(),
             needs_memory_retry: None,
             checkpoint: CheckpointJob::default(),
+            idle_mark: IdleMark::default(),
             reclaim: ReclaimJob::default(),
             writeback: WritebackJob::default(),
             superblock_writer: SuperblockWriter::default(),
@@ -360,6 +363,7 @@ impl Engine {
             self.needs_memory_retry,
             self.writeback_wakeup(),
             self.homed_wakeup(),
+            self.idle_mark_wakeup(),
             self.return_wakeup(),
         ];
         times.into_iter().flatten().min()
@@ -417,6 +421,7 @@ impl Engine {
         self.advance_writeback(payload);
         self.advance_reclaim(payload);
         self.advance_checkpoint(payload);
+        self.advance_idle_mark();
     }
 
     pub(crate) fn submit(&mut self, device: Device, kind: IoKind, purpose: IoPurpose) {
@@ -442,6 +447,7 @@ impl Engine {
                 Waiter::Repair(key) => self.on_repair_locked(key, payload),
                 Waiter::Reclaim => self.on_reclaim_woken(ended),
                 Waiter::Checkpoint => self.on_checkpoint_woken(ended),
+                Waiter::IdleMark => self.on_idle_mark_flushed(ended),
                 Waiter::Superblock => self.on_superblock_flushed(ended),
                 Waiter::Recovery => self.on_recovery_woken(ended),
                 Waiter::Command(slot) => self.on_command_woken(slot),

@@ -124,6 +124,8 @@ pub struct VolumeCounters {
 pub struct SetCounters {
     /// Records appended.
     pub records: u64,
+    /// Of them those without entries, which say that what was written before a pause is durable.
+    pub idle_marks: u64,
     /// Bytes of client payload written to the log.
     pub client_bytes: u64,
     /// Bytes of promotions written to the log.

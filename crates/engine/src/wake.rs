@@ -23,6 +23,8 @@ pub(crate) enum Waiter {
     Reclaim,
     /// The checkpoint under way.
     Checkpoint,
+    /// The idle mark.
+    IdleMark,
     /// The writer of the superblock.
     Superblock,
     /// Recovery.

@@ -21,6 +21,10 @@ const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000_000;
 
+/// Longest pauses between two requests; the last leaves time for what is done in idle hours.
+const THINK_NS: [u64; 5] =
+    [0, 100 * MICROSECOND, 5 * MILLISECOND, 100 * MILLISECOND, 10_000 * MILLISECOND];
+
 /// What happens to durable blocks of the cache device between lives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub enum Rot {
@@ -153,7 +157,7 @@ impl Config {
             mixture: Mixture::new(random),
             connections: random.between(1..=6),
             depth_max: *random.pick(&[1, 4, 16, 64]),
-            think_ns: *random.pick(&[0, 100 * MICROSECOND, 5 * MILLISECOND, 100 * MILLISECOND]),
+            think_ns: *random.pick(&THINK_NS),
             batch_ns: *random.pick(&[0, 0, 20 * MICROSECOND, MILLISECOND]),
             administrator: administrator(random),
             host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),

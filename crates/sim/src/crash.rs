@@ -319,6 +319,7 @@ impl World<'_> {
             self.stats.checkpoints += counters.checkpoints;
             self.stats.reclaimed_segments += counters.reclaimed_segments;
             self.stats.records += counters.records;
+            self.stats.idle_marks += counters.idle_marks;
         }
         for volume in &self.volumes {
             let Some(slot) = volume.slot else { continue };

@@ -59,6 +59,7 @@ pub struct Stats {
     pub crashes: u64,
     pub refusals: u64,
     pub records: u64,
+    pub idle_marks: u64,
     pub checkpoints: u64,
     pub reclaimed_segments: u64,
     pub promoted_blocks: u64,
@@ -73,7 +74,7 @@ pub struct Stats {
 impl Stats {
     /// All numbers with their names, in one order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 19] {
+    pub fn named(&self) -> [(&'static str, u64); 20] {
         [
             ("steps", self.steps),
             ("requests", self.requests),
@@ -86,6 +87,7 @@ impl Stats {
             ("crashes", self.crashes),
             ("refusals", self.refusals),
             ("records", self.records),
+            ("idle marks", self.idle_marks),
             ("checkpoints", self.checkpoints),
             ("reclaimed segments", self.reclaimed_segments),
             ("promoted blocks", self.promoted_blocks),

@@ -78,6 +78,7 @@ pub(crate) struct CacheSet {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct SetCounters {
     pub(crate) record_count: u64,
+    pub(crate) idle_mark_count: u64,
     pub(crate) client_bytes: u64,
     pub(crate) promoted_bytes: u64,
     pub(crate) relocated_bytes: u64,

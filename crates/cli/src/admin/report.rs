@@ -107,6 +107,7 @@ fn cache_set(report: &SetReport) -> CacheSet {
         relocation_amplification: ratio(counters.relocated_bytes, wanted),
         counters: SetCounters {
             record_count: counters.records,
+            idle_mark_count: counters.idle_marks,
             client_bytes: counters.client_bytes,
             promoted_bytes: counters.promoted_bytes,
             relocated_bytes: counters.relocated_bytes,

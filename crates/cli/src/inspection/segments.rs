@@ -218,10 +218,15 @@ impl<'a> SegmentCheck<'a> {
 
     /// Whether a header behind the checkpoint is the next one of this life of its segment.
     fn follows(&self, header: &RecordHeader, walk: &Walk) -> bool {
+        self.is_of_this_life(header, walk) && header.previous == walk.previous
+    }
+
+    /// Whether a header was written by the life that the checkpoint began, in this use of the
+    /// segment.
+    fn is_of_this_life(&self, header: &RecordHeader, walk: &Walk) -> bool {
         header.generation == walk.generation
             && header.recovery_epoch == self.checkpoint.recovery_epoch
             && header.sequence > self.checkpoint.sequence
-            && header.previous == walk.previous
     }
 
     /// Records that the checkpoint counts on. Tells whether all of them are whole.
@@ -350,8 +355,22 @@ impl<'a> SegmentCheck<'a> {
         }
     }
 
-    /// Records behind the checkpoint, as far as they are whole.
+    /// Records behind the checkpoint, as far as they are whole; of the headers behind them counts
+    /// what they say to be durable.
     fn walk_new(&mut self, id: u32, bytes: &[u8], walk: &mut Walk) {
+        self.walk_whole(id, bytes, walk);
+        for block in walk.block..self.segment_blocks() {
+            let set_id = &self.superblock.set_id;
+            let header = RecordHeader::decode(set_id, id, block, block_of(bytes, block));
+            if let Ok(header) = header
+                && self.is_of_this_life(&header, walk)
+            {
+                self.durable_through = self.durable_through.max(header.durable_through.0);
+            }
+        }
+    }
+
+    fn walk_whole(&mut self, id: u32, bytes: &[u8], walk: &mut Walk) {
         let blocks = self.segment_blocks();
         while walk.block < blocks {
             let block = walk.block;

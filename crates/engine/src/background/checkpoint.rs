@@ -267,6 +267,7 @@ impl Engine {
         self.checkpoint.state = State::Idle;
         self.checkpoint.body = Vec::new();
         self.checkpoint.last_id = cut.id;
+        self.idle_mark.on_vouched(cut.sequence);
         self.checkpoint.last_area = 1 - self.checkpoint.last_area;
         self.set_counters.checkpoints += 1;
         for (id, line) in (0u32..).zip(&cut.segments) {

@@ -208,6 +208,17 @@ impl Engine {
         key
     }
 
+    /// Appends a record without entries, for what its header says of the records before it.
+    pub(crate) fn append_empty_record(&mut self, stream: Stream) {
+        self.record_for(stream, 0, Sharing::Alone);
+        self.close_record(stream);
+    }
+
+    /// Whether anything was appended that has no sequence number yet.
+    pub(crate) fn is_record_building(&self) -> bool {
+        STREAMS.iter().any(|stream| self.log.stream(*stream).building.is_some())
+    }
+
     pub(crate) fn wait_for_record(&mut self, record: Key, waiter: Waiter) {
         self.log.records[record].waiters.push(waiter);
     }
@@ -379,6 +390,7 @@ impl Engine {
             sequence: SequenceNumber(0),
             replaces: Vec::new(),
             previous: SequenceNumber(0),
+            vouches_for: SequenceNumber(0),
             header: None,
         });
         self.log.segments.get_mut(segment).in_flight.push_back(key);
@@ -433,6 +445,9 @@ impl Engine {
         let segment = self.log.segments.get_mut(record.segment);
         record.previous = segment.last_sequence;
         segment.last_sequence = sequence;
+        if !record.entries.is_empty() {
+            self.idle_mark.on_record_closed(sequence, self.now);
+        }
         self.log.incomplete.insert(sequence.0);
         self.log.submit_queue.push_back(key);
         self.log.stream_mut(stream).in_flight += 1;
@@ -505,6 +520,7 @@ impl Engine {
         };
         assert!(header.durable_through < record.first_sequence());
         header.encode(&self.log.set_id, block);
+        self.log.records[key].vouches_for = header.durable_through;
     }
 
     /// Writes the summary of a closed segment whose records are all complete.

@@ -64,6 +64,7 @@ impl Engine {
         for placed in &record.entries {
             self.complete_entry(record.segment, placed);
         }
+        self.idle_mark.on_vouched(record.vouches_for);
         let was_incomplete = self.log.incomplete.remove(&record.first_sequence().0);
         assert!(was_incomplete);
         for waiter in record.waiters {

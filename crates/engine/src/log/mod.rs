@@ -85,6 +85,8 @@ pub(crate) struct Record {
     /// Numbers under which writing it failed (rule 2).
     pub(crate) replaces: Vec<SequenceNumber>,
     pub(crate) previous: SequenceNumber,
+    /// What its header says to be durable.
+    pub(crate) vouches_for: SequenceNumber,
     pub(crate) header: Option<BufferId>,
 }
 

@@ -39,9 +39,10 @@ impl Engine {
         let checkpoint = recovery.checkpoint.take().expect("chosen before");
         let mut segments = core::mem::take(&mut recovery.segments);
         self.accept_candidates(&mut segments);
+        let durable_through = self.recovery().durable_through;
         let mut records = core::mem::take(&mut self.recovery().records);
         records.sort_unstable_by_key(|record| record.sequence);
-        if let Err(error) = assert_none_missing(&checkpoint, &records) {
+        if let Err(error) = assert_none_missing(&checkpoint, &records, durable_through) {
             self.recovery().checkpoint = Some(checkpoint);
             self.refuse(error);
             return;
@@ -393,9 +394,8 @@ fn note_blank(
 fn assert_none_missing(
     checkpoint: &Checkpoint,
     records: &[NewRecord],
+    durable_through: SequenceNumber,
 ) -> Result<(), RecoveryError> {
-    let durable_through =
-        records.iter().map(|record| record.durable_through).max().unwrap_or(SequenceNumber(0));
     let mut seen = BTreeSet::new();
     for record in records {
         seen.insert(record.sequence.0);

@@ -24,7 +24,7 @@ use crate::format::superblock::Superblock;
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::options::{HostMark, OriginFacts, OriginOpening};
 use crate::payload::{BufferRange, Payload};
-use crate::units::VolumeSlot;
+use crate::units::{SequenceNumber, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 use scan::{NewRecord, ScannedSegment};
@@ -88,6 +88,8 @@ pub(crate) struct Recovery {
     reads: usize,
     segments: Vec<ScannedSegment>,
     records: Vec<NewRecord>,
+    /// All records up to this one were durable, as any header says.
+    durable_through: SequenceNumber,
     segments_done: u32,
     flushes: usize,
     /// Volumes that were served without their cache: what the log has of them is void.
@@ -111,6 +113,7 @@ impl Recovery {
             reads: 0,
             segments: Vec::new(),
             records: Vec::new(),
+            durable_through: SequenceNumber(0),
             segments_done: 0,
             flushes: 0,
             outdated: origins

@@ -31,13 +31,15 @@ pub(super) struct ScannedSegment {
     /// Records behind the checkpoint that follow one another by their headers, and whether their
     /// payload is good.
     candidates: Vec<(RecordHeader, bool)>,
+    /// What headers behind the last candidate say to be durable: they count for nothing else, since
+    /// one before them is damaged or torn.
+    vouched_through: SequenceNumber,
 }
 
 /// A record behind the checkpoint.
 pub(super) struct NewRecord {
     pub(super) sequence: SequenceNumber,
     pub(super) replaces: Vec<SequenceNumber>,
-    pub(super) durable_through: SequenceNumber,
     pub(super) segment: u32,
     pub(super) entries: Vec<PlacedEntry>,
 }
@@ -104,6 +106,7 @@ impl Engine {
                     entries: Vec::new(),
                     crcs: Vec::new(),
                     candidates: Vec::new(),
+                    vouched_through: SequenceNumber(0),
                 });
                 true
             }
@@ -194,6 +197,7 @@ impl Engine {
                     entries: Vec::new(),
                     crcs: summary.crcs,
                     candidates: Vec::new(),
+                    vouched_through: SequenceNumber(0),
                 });
             }
             // A damaged summary is no loss: the headers say the same.
@@ -219,6 +223,7 @@ impl Engine {
             entries: Vec::new(),
             crcs: Vec::new(),
             candidates: Vec::new(),
+            vouched_through: SequenceNumber(0),
         };
         found.crcs.resize(self.log.segments.segment_blocks() as usize, Crc32c(0));
         let mut walk = Walk { block: 0, previous: SequenceNumber(0) };
@@ -243,6 +248,7 @@ impl Engine {
                 ahead.previous = candidate.0.sequence;
                 found.candidates.push(candidate);
             }
+            found.vouched_through = self.vouched_behind(&found, ahead.block, range, payload);
         }
         found.used_blocks = walk.block;
         found.last_sequence = walk.previous;
@@ -255,8 +261,10 @@ impl Engine {
     /// 8).
     pub(super) fn accept_candidates(&mut self, segments: &mut [ScannedSegment]) {
         let all = segments.iter().flat_map(|segment| &segment.candidates);
-        let durable = all.map(|(header, _)| header.durable_through).max();
-        let durable = durable.unwrap_or(SequenceNumber(0));
+        let followed = all.map(|(header, _)| header.durable_through);
+        let hidden = segments.iter().map(|segment| segment.vouched_through);
+        let durable = followed.chain(hidden).max().unwrap_or(SequenceNumber(0));
+        self.recovery().durable_through = durable;
         for found in segments {
             let mut walk = Walk { block: found.used_blocks, previous: found.last_sequence };
             for (header, is_whole) in core::mem::take(&mut found.candidates) {
@@ -268,7 +276,6 @@ impl Engine {
                 let record = NewRecord {
                     sequence: header.sequence,
                     replaces: header.replaces,
-                    durable_through: header.durable_through,
                     segment: found.segment,
                     entries: found.entries[first..].to_vec(),
                 };
@@ -310,6 +317,32 @@ impl Engine {
             return Err(Corrupt { place, field: "entry version", expected: limit, found });
         }
         Ok(header)
+    }
+
+    /// The most that whole headers from `first` on say to be durable. No walk reaches them, so
+    /// their entries do not count; but each was written by the life that the checkpoint began, into
+    /// this use of the segment, and what it says of the log was true then. Without them a rotten
+    /// header would silently take the flushed records behind it along.
+    fn vouched_behind(
+        &mut self,
+        found: &ScannedSegment,
+        first: u32,
+        range: BufferRange,
+        payload: &dyn Payload,
+    ) -> SequenceNumber {
+        let segment = found.segment;
+        let checkpoint = self.recovery().checkpoint.as_ref().expect("chosen before");
+        let (epoch, sequence) = (checkpoint.recovery_epoch, checkpoint.sequence);
+        (first..self.log.segments.segment_blocks())
+            .filter_map(|block| {
+                let bytes = header_at(range, block, payload);
+                RecordHeader::decode(&self.log.set_id, segment, block, bytes).ok()
+            })
+            .filter(|header| header.generation == found.generation)
+            .filter(|header| header.recovery_epoch == epoch && header.sequence > sequence)
+            .map(|header| header.durable_through)
+            .max()
+            .unwrap_or(SequenceNumber(0))
     }
 
     /// A record behind the checkpoint, and whether its payload is good; `None` ends the segment.

@@ -12,6 +12,7 @@ mod rule_04_around;
 mod rule_05_write_ahead;
 mod rule_06_checkpoints;
 mod rule_07_blanks;
+mod rule_08_idle_mark;
 mod rule_08_recovery;
 mod rule_09_origin_order;
 mod rule_10_identity;

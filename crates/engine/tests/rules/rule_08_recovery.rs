@@ -87,6 +87,39 @@ fn a_record_that_was_durable_and_is_gone_is_reported_and_nothing_is_written() {
     assert!(world.result(read).expect("answered").is_err());
 }
 
+/// The header that vouches stands behind the one that is gone, where no walk through the segment
+/// gets to.
+#[test]
+fn a_durable_record_that_is_gone_is_missed_by_a_header_behind_it() {
+    let mut world = of(CacheMode::Writeback);
+    world.write_now(0, 0, 1, 1);
+    world.write_now(0, 0, 1, 2);
+    world.flush_now(0);
+    let header = world.place_of(0) - BLOCK;
+    world.write_now(0, 1, 1, 3);
+    let last = world.records_since(0).last().expect("the third write");
+    assert_eq!((last.block, last.durable_through), (4, SequenceNumber(2)));
+    world.kill(|_| Keep::Nothing);
+    world.cache.damage(header, &[0; BLOCK as usize]);
+    let (missing, durable_through) = (SequenceNumber(2), SequenceNumber(2));
+    let expected = RecoveryError::RecordMissing { missing, durable_through };
+    assert_eq!(world.restart(), Err(expected));
+}
+
+/// What stands behind a torn record says nothing of it, and is not believed.
+#[test]
+fn a_header_behind_a_torn_record_does_not_make_it_missing() {
+    let mut world = of(CacheMode::Writeback);
+    world.write_now(0, 0, 1, 1);
+    world.flush_now(0);
+    world.write(0, 0, 1, 2);
+    world.write(0, 1, 1, 3);
+    let torn = cache::record_of(0);
+    world.kill(|held| if torn(held) { Keep::Nothing } else { Keep::All });
+    world.restart().expect("a torn tail is no damage");
+    assert_eq!(world.look(0, 0..2), [Content::Tag(1), Content::Tag(ORIGINAL)]);
+}
+
 #[test]
 fn a_durable_record_with_rotten_payload_is_an_error_of_its_blocks_alone() {
     let mut world = flushed_and_vouched_for();
