@@ -11,6 +11,7 @@ use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
 use crate::config::Rot;
 use crate::config::{set_settings, volume_settings};
 use crate::device::WriteCache;
+use crate::hang::age;
 use crate::oracle::{Observed, Run};
 use crate::workload::OperationKind;
 use crate::world::{Due, Halt, TableEntry, World, violation};
@@ -60,6 +61,15 @@ impl Administrator {
     pub(crate) fn oldest(&self) -> Option<(String, u64)> {
         let (_, pending) = self.pending.first_key_value()?;
         Some((format!("{:?}", pending.command), pending.since))
+    }
+
+    /// Every command under way, a line each.
+    pub(crate) fn describe_all(&self, now: u64) -> Vec<String> {
+        let line = |(id, pending): (&u64, &Pending)| {
+            let cancelled = if pending.is_cancelled { "cancelled, " } else { "" };
+            format!("command {id}: {:?}, {cancelled}{}", pending.command, age(now, pending.since))
+        };
+        self.pending.iter().map(line).collect()
     }
 
     pub(crate) fn has_ended(&self, id: u64) -> bool {
@@ -258,6 +268,7 @@ impl World<'_> {
             return violation("served twice", "a second Serving event");
         }
         self.life.is_serving = true;
+        self.stats.recoveries += u64::from(self.was_used);
         for index in 0..self.volumes.len() {
             let is_changing = self.is_changing(index);
             let volume = &mut self.volumes[index];

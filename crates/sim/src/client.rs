@@ -6,6 +6,7 @@ use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_engine::request::{Reply, Request, RequestError, RequestId, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
+use crate::hang::age;
 use crate::media::BLOCK_SECTORS;
 use crate::oracle::{Observed, Run, WriteId, WriteKind};
 use crate::random::Random;
@@ -64,6 +65,21 @@ impl Clients {
 
     pub(crate) fn describe(&self, id: u64) -> String {
         format!("request {id}: {:?}", self.pending[&id].operation)
+    }
+
+    /// Every request that was not answered yet, a line each.
+    pub(crate) fn describe_all(&self, now: u64) -> Vec<String> {
+        let line = |(id, pending): (&u64, &Pending)| {
+            let Pending { operation, owner, since, .. } = pending;
+            let owner = match owner {
+                Owner::Connection(index) => format!("connection {index}"),
+                Owner::Checker(_) => "the check".to_owned(),
+            };
+            let (what, volume) = (operation.kind.name(), operation.run.volume);
+            let (span, age) = (span_of(operation.run), age(now, *since));
+            format!("request {id} of {owner}: {what} volume {volume} {span}, {age}")
+        };
+        self.pending.iter().map(line).collect()
     }
 
     /// The process died, and with it everything it was asked for.

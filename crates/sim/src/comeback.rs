@@ -108,6 +108,7 @@ impl World<'_> {
         self.engine = Some(successor);
         self.life.comeback = Comeback::Recovering { lost_by, requests };
         self.life.is_serving = false;
+        self.was_used = true;
         self.life.began = self.now;
         self.stats.returns += 1;
         self.poll()

@@ -10,7 +10,7 @@ use crate::device::{
 };
 use crate::payload::PoolLimits;
 use crate::random::Random;
-use crate::run::{Plan, RunOptions};
+use crate::run::RunOptions;
 use crate::workload::Mixture;
 
 /// Share of writeback volumes whose origin alone must be a crash state at any moment; none before
@@ -125,7 +125,7 @@ pub struct Config {
 impl Config {
     /// The world of a seed.
     pub fn new(random: &mut Random, options: &RunOptions) -> Config {
-        if options.plan != Plan::Seeded {
+        if !options.plan.is_seeded() {
             return Config::for_sweep(random);
         }
         let geometry = geometry(*random.pick(&[25, 26, 30, 40, 64]));

@@ -12,6 +12,7 @@ use crate::device::{FaultRates, Gone, Loss, PowerStyle, WriteCache};
 use crate::media::BLOCK_SECTORS;
 use crate::oracle::Survives;
 use crate::stamp::{self, Found};
+use crate::survivors::{self, Unit};
 use crate::trace::DeviceName;
 use crate::world::{Agenda, Halt, Life, TableEntry, World, violation};
 
@@ -177,6 +178,29 @@ impl World<'_> {
         self.end_life(loss, what)
     }
 
+    /// The same, with the survivors of a choice: see [`crate::survivors`].
+    pub(crate) fn crash_with(&mut self, choice: u64) -> Result<(), Halt> {
+        let is_power = self.config.power_percent > 0;
+        let loss = if is_power { Loss::Power(self.config.power) } else { Loss::Process };
+        let origins = (0..self.volumes.len()).map(DeviceName::Origin);
+        let names: Vec<_> = std::iter::once(DeviceName::Cache).chain(origins).collect();
+        let mut units = Vec::new();
+        for device in &names {
+            let loose = self.device(*device).loose_units(loss).into_iter();
+            units.extend(loose.map(|(writer, block)| Unit { device: *device, writer, block }));
+        }
+        self.choices = survivors::choices(&units);
+        let choice = choice % self.choices;
+        let survivors = survivors::choose(&units, choice);
+        let (count, choices) = (units.len(), self.choices);
+        self.say(format!("choice {choice} of {choices}: {} of {count} stay", survivors.len()));
+        for device in names {
+            let mut survives = |writer, block| survivors.contains(&Unit { device, writer, block });
+            self.device(device).settle(loss, &mut survives);
+        }
+        self.crash()
+    }
+
     /// The life is over, however it ended.
     pub(crate) fn end_life(&mut self, loss: Loss, what: &'static str) -> Result<(), Halt> {
         self.say(format!(
@@ -184,6 +208,7 @@ impl World<'_> {
             self.ios_in_flight(),
             self.clients.in_flight()
         ));
+        self.was_used = true;
         self.gather_counters();
         self.may_have_poison |= self.has_failures();
         self.engine = None;

@@ -444,6 +444,40 @@ impl Device {
         }
     }
 
+    /// The blocks of writes that a crash may lose or keep, each with the number of its operation.
+    #[must_use]
+    pub fn loose_units(&self, loss: Loss) -> Vec<(u64, u32)> {
+        let mut units = match loss {
+            Loss::Process => Vec::new(),
+            Loss::Power(_) => self.media.unflushed_units(),
+        };
+        for (id, operation) in &self.operations {
+            if let Work::Write { pieces, .. } = &operation.work {
+                let missing = pieces.iter().filter(|piece| !piece.has_landed);
+                units.extend(missing.map(|piece| (*id, piece.part.block)));
+            }
+        }
+        units.sort_unstable();
+        units
+    }
+
+    /// A crash begins: decides for each of [`Device::loose_units`] whether it survives, so that
+    /// nothing is left to chance in [`Device::lose`].
+    pub fn settle(&mut self, loss: Loss, survives: &mut dyn FnMut(u64, u32) -> bool) {
+        for (id, operation) in std::mem::take(&mut self.operations) {
+            if let Work::Write { mut pieces, .. } = operation.work {
+                for piece in &mut pieces {
+                    if !piece.has_landed && survives(id, piece.part.block) {
+                        land(&mut self.media, id, piece);
+                    }
+                }
+            }
+        }
+        if matches!(loss, Loss::Power(_)) {
+            self.media.keep_units(survives);
+        }
+    }
+
     fn land_torn(&mut self, id: u64, piece: &mut Piece, percent: u64) {
         if percent == 50 && self.options.atomic == AtomicUnit::Sector && !piece.has_landed {
             let sectors = piece.part.sectors & self.random.bits() as u8;

@@ -19,7 +19,7 @@ const EXIT_WRONG_ARGUMENTS: u8 = 2;
 const EXIT_CODES_HELP: &str = "\
 Exit codes:
   0  all was well
-  1  a violation was found
+  1  a violation was found, or a replayed run differs from its record
   2  the arguments are wrong";
 
 const LONG_HELP: &str = "\
@@ -32,7 +32,7 @@ Examples:
 
 Exit codes:
   0  all was well
-  1  a violation was found
+  1  a violation was found, or a replayed run differs from its record
   2  the arguments are wrong";
 
 /// The simulator that judges the forebay engine.
@@ -50,6 +50,7 @@ struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(commands::run::Options),
+    Replay(commands::replay::Options),
     Hunt(commands::hunt::Options),
     Sweep(commands::sweep::Options),
     Fuzz(commands::fuzz::Options),
@@ -58,6 +59,7 @@ enum Command {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(options) => commands::run::run(&options),
+        Command::Replay(options) => commands::replay::run(&options),
         Command::Hunt(options) => commands::hunt::run(&options),
         Command::Sweep(options) => commands::sweep::run(&options),
         Command::Fuzz(options) => commands::fuzz::run(&options),

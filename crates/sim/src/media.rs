@@ -297,6 +297,32 @@ impl Media {
         }
     }
 
+    /// Blocks of unflushed writes, each with its writer; none if a power cut loses nothing.
+    #[must_use]
+    pub fn unflushed_units(&self) -> Vec<(u64, u32)> {
+        let touched = self.touched.iter().filter(|_| self.is_volatile);
+        let writers = |block: &u32| {
+            let block = *block;
+            let unflushed = self.cells[block as usize].unflushed.iter();
+            unflushed.map(move |write| (write.writer, block))
+        };
+        touched.flat_map(writers).collect()
+    }
+
+    /// The power went, and of the unflushed writes those survive that are chosen.
+    pub fn keep_units(&mut self, survives: &mut dyn FnMut(u64, u32) -> bool) {
+        if !self.is_volatile {
+            return;
+        }
+        for block in std::mem::take(&mut self.touched) {
+            for write in std::mem::take(&mut self.cells[block as usize].unflushed) {
+                if survives(write.writer, block) {
+                    self.fold(block, write);
+                }
+            }
+        }
+    }
+
     fn keep_some(&mut self, block: u32, writes: &[Unflushed], random: &mut Random) {
         let units: &[u8] = match self.atomic {
             AtomicUnit::Block => &[0xFF],

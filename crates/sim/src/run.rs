@@ -9,6 +9,7 @@ use crate::caught::catch_panic;
 use crate::config::Config;
 use crate::crash::LifeFaults;
 use crate::device::{FaultRates, Loss};
+use crate::event_hash::EventHash;
 use crate::random::Random;
 use crate::trace::{SharedTrace, Trace, TraceMode, milliseconds};
 use crate::under_test::{Launch, launch_engine};
@@ -17,20 +18,68 @@ use crate::world::{Due, Halt, Life, Violation, World};
 /// Lives that end early because the engine refused the device for a failure that the run made.
 const REFUSALS_MAX: u32 = 10;
 
-/// What a run is to do beside what its seed says.
+/// What a run is to do beside what its seed says. Anything makes it a small one, for sweeps:
+/// without chance failures, and with what is named here in its first life. Operations are counted
+/// from zero.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Plan {
-    /// Nothing.
-    #[default]
-    Seeded,
-    /// A small run in which one operation of the cache device fails, counted from zero.
-    FailCacheIo(u64),
-    /// The same for the origin.
-    FailOriginIo(u64),
-    /// A small run in which the process dies when it has submitted so many operations and one more.
-    KillAtIo(u64),
-    /// The same with a power cut.
-    CutPowerAtIo(u64),
+pub struct Plan {
+    /// This operation of the cache device fails.
+    pub fail_cache_io: Option<u64>,
+    /// This operation of the origin fails.
+    pub fail_origin_io: Option<u64>,
+    /// The process dies when it submits this operation, or the power goes.
+    pub crash: Option<PlannedCrash>,
+}
+
+/// A crash that a plan names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PlannedCrash {
+    /// At which operation of all devices.
+    pub at_io: u64,
+    /// What dies.
+    pub kind: CrashKind,
+    /// Which of the possible survivors, see [`crate::survivors`]; by chance if not given.
+    pub choice: Option<u64>,
+}
+
+/// What dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CrashKind {
+    /// The process.
+    Kill,
+    /// The power.
+    PowerCut,
+}
+
+impl CrashKind {
+    /// As on the command line.
+    fn argument(self) -> &'static str {
+        match self {
+            CrashKind::Kill => "--kill-at-io",
+            CrashKind::PowerCut => "--cut-power-at-io",
+        }
+    }
+}
+
+impl Plan {
+    /// Whether the seed alone decides.
+    #[must_use]
+    pub fn is_seeded(&self) -> bool {
+        *self == Plan::default()
+    }
+
+    /// As on the command line, with a space before each.
+    fn arguments(&self) -> String {
+        let Plan { fail_cache_io, fail_origin_io, crash } = *self;
+        let arguments = [
+            ("--fail-cache-io", fail_cache_io),
+            ("--fail-origin-io", fail_origin_io),
+            (crash.map_or("", |crash| crash.kind.argument()), crash.map(|crash| crash.at_io)),
+            ("--survivors", crash.and_then(|crash| crash.choice)),
+        ];
+        let given = arguments.iter().filter_map(|(name, value)| Some((name, (*value)?)));
+        given.map(|(name, value)| format!(" {name} {value}")).collect()
+    }
 }
 
 /// How to run.
@@ -67,6 +116,7 @@ pub struct Stats {
     pub writeback_blocks: u64,
     pub read_hits: u64,
     pub returns: u64,
+    pub recoveries: u64,
     pub lost_extents: u64,
 }
 
@@ -74,8 +124,8 @@ pub struct Stats {
 impl Stats {
     /// All numbers with their names, in one order.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 20] {
-        [
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        vec![
             ("steps", self.steps),
             ("requests", self.requests),
             ("failed requests", self.failed_requests),
@@ -85,6 +135,7 @@ impl Stats {
             ("origin I/Os", self.origin_ios),
             ("failed I/Os", self.failed_ios),
             ("crashes", self.crashes),
+            ("recoveries", self.recoveries),
             ("refusals", self.refusals),
             ("records", self.records),
             ("idle marks", self.idle_marks),
@@ -111,6 +162,15 @@ pub struct Failure {
     pub time_ns: u64,
 }
 
+/// Something that a plan named and that did not come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Missed {
+    /// Its argument on the command line.
+    pub argument: &'static str,
+    /// Operations that the life had of the kind that counts.
+    pub operations: u64,
+}
+
 /// How a run ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Outcome {
@@ -124,39 +184,43 @@ pub struct Outcome {
     pub stats: Stats,
     /// Number of events.
     pub events: u64,
+    /// Hash over all events: equal for equal runs.
+    pub hash: EventHash,
     /// The events that were kept, as text; empty if all was well and nothing was asked for.
     pub trace: Vec<String>,
-    /// Operations that the planned life had of the kind that the plan counts, if the one that the
-    /// plan names was not among them.
-    pub plan_missed: Option<u64>,
+    /// What of the plan did not come, because the life had too few operations.
+    pub plan_missed: Option<Missed>,
+    /// How many choices of survivors the crash of the plan had, if it came.
+    pub choices: u64,
 }
 
 impl Outcome {
+    /// Arguments of `forebay-sim` that make the run again.
+    #[must_use]
+    pub fn replay_arguments(&self) -> String {
+        let long = if self.options.long { " --long" } else { "" };
+        format!("run --seed {}{long}{}", self.seed, self.options.plan.arguments())
+    }
+
     /// The command that runs it again.
     #[must_use]
     pub fn replay_command(&self) -> String {
-        let long = if self.options.long { " --long" } else { "" };
-        let plan = match self.options.plan {
-            Plan::Seeded => String::new(),
-            Plan::FailCacheIo(n) => format!(" --fail-cache-io {n}"),
-            Plan::FailOriginIo(n) => format!(" --fail-origin-io {n}"),
-            Plan::KillAtIo(n) => format!(" --kill-at-io {n}"),
-            Plan::CutPowerAtIo(n) => format!(" --cut-power-at-io {n}"),
-        };
-        format!("forebay-sim run --seed {}{long}{plan} --trace", self.seed)
+        format!("forebay-sim {} --trace", self.replay_arguments())
     }
 }
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(failure) = &self.failure else {
-            return write!(f, "seed {}: good, {} events", self.seed, self.events);
+            let Outcome { seed, events, hash, .. } = self;
+            return write!(f, "seed {seed}: good, {events} events, hash {hash}");
         };
         let Failure { violation, life, time_ns } = failure;
         writeln!(f, "seed {}: {}", self.seed, violation.kind)?;
         writeln!(f, "  {}", violation.text)?;
         let time = milliseconds(*time_ns);
-        writeln!(f, "  in life {life} at {}, after {} events", time.trim(), self.events)?;
+        let Outcome { events, hash, .. } = self;
+        writeln!(f, "  in life {life} at {}, after {events} events, hash {hash}", time.trim())?;
         write!(f, "  again: {}", self.replay_command())
     }
 }
@@ -172,20 +236,20 @@ pub fn run(seed: u64, options: RunOptions) -> Outcome {
 pub fn run_with(seed: u64, options: RunOptions, launch: &Launch) -> Outcome {
     let trace = Trace::new(options.trace);
     let mut stats = Stats::default();
-    let mut plan_missed = None;
+    let (mut plan_missed, mut choices) = (None, 0);
     let result = catch_panic(|| {
         let mut random = Random::new(seed);
         let config = Config::new(&mut random, &options);
         let mut world = World::new(config, random, launch, trace.clone());
         let result = world.run(options.plan);
         stats = world.stats;
-        plan_missed = world.plan_missed;
+        (plan_missed, choices) = (world.plan_missed, world.choices);
         result
     });
     let result = result.unwrap_or_else(|panic| {
         Err(Violation { kind: format!("panic at {}", panic.place), text: panic.text })
     });
-    Outcome { stats, plan_missed, ..outcome(seed, options, result, &trace) }
+    Outcome { stats, plan_missed, choices, ..outcome(seed, options, result, &trace) }
 }
 
 fn outcome(
@@ -198,9 +262,17 @@ fn outcome(
     let wanted = result.is_err() || options.trace != TraceMode::Ring;
     let failure =
         result.err().map(|violation| Failure { violation, life: trace.life, time_ns: trace.now });
-    let (events, lines) = (trace.count, if wanted { trace.lines() } else { Vec::new() });
-    let (stats, plan_missed) = (Stats::default(), None);
-    Outcome { seed, options, failure, stats, events, trace: lines, plan_missed }
+    Outcome {
+        seed,
+        options,
+        failure,
+        stats: Stats::default(),
+        events: trace.count,
+        hash: trace.hash,
+        trace: if wanted { trace.lines() } else { Vec::new() },
+        plan_missed: None,
+        choices: 0,
+    }
 }
 
 impl World<'_> {
@@ -208,10 +280,7 @@ impl World<'_> {
     fn run(&mut self, plan: Plan) -> Result<(), Violation> {
         self.say(format!("{:#?}", self.config));
         self.format();
-        let result = match plan {
-            Plan::Seeded => self.run_lives(),
-            _ => self.run_planned(plan),
-        };
+        let result = if plan.is_seeded() { self.run_lives() } else { self.run_planned(plan) };
         match result.and_then(|()| self.last_life()) {
             Ok(()) => Ok(()),
             // Rot may make a device unusable at any time.
@@ -292,43 +361,40 @@ impl World<'_> {
         }
     }
 
-    /// A small life with one failure or crash, for sweeps.
+    /// A small life with the failures and the crash of the plan.
     fn run_planned(&mut self, plan: Plan) -> Result<(), Halt> {
         let mut life = Life::default();
         let faults = &mut self.config.faults;
         faults.lives_percent = 100;
-        match plan {
-            Plan::Seeded => {}
-            Plan::FailCacheIo(n) => {
-                faults.cache = FaultRates { fail_nth: Some(n), ..FaultRates::default() };
-            }
-            Plan::FailOriginIo(n) => {
-                faults.origin = FaultRates { fail_nth: Some(n), ..FaultRates::default() };
-            }
-            Plan::KillAtIo(n) => life.crash_after_ios = Some(n),
-            Plan::CutPowerAtIo(n) => {
-                life.crash_after_ios = Some(n);
-                self.config.power_percent = 100;
-            }
+        faults.cache = FaultRates { fail_nth: plan.fail_cache_io, ..FaultRates::default() };
+        faults.origin = FaultRates { fail_nth: plan.fail_origin_io, ..FaultRates::default() };
+        if let Some(crash) = plan.crash {
+            life.crash_after_ios = Some(crash.at_io);
+            let is_power = crash.kind == CrashKind::PowerCut;
+            self.config.power_percent = if is_power { 100 } else { 0 };
         }
         let result = self.live_planned(life);
-        self.plan_missed = self.operations_without_plan(plan);
+        self.plan_missed = self.missed(plan);
         match result {
-            Err(Halt::Crash) => self.crash(),
+            Err(Halt::Crash) => match plan.crash.and_then(|crash| crash.choice) {
+                Some(choice) => self.crash_with(choice),
+                None => self.crash(),
+            },
             Err(Halt::Refused) => self.end_life(Loss::Process, "a refusal"),
             other => other,
         }
     }
 
-    /// Operations of the planned life that the plan counts, if it was to strike a later one.
-    fn operations_without_plan(&self, plan: Plan) -> Option<u64> {
-        let (operation_count, n) = match plan {
-            Plan::Seeded => return None,
-            Plan::FailCacheIo(n) => (self.stats.cache_ios, n),
-            Plan::FailOriginIo(n) => (self.stats.origin_ios, n),
-            Plan::KillAtIo(n) | Plan::CutPowerAtIo(n) => (self.life.ios, n),
-        };
-        (operation_count <= n).then_some(operation_count)
+    /// What of the plan has not come.
+    fn missed(&self, plan: Plan) -> Option<Missed> {
+        let crash_argument = plan.crash.map_or("", |crash| crash.kind.argument());
+        let planned = [
+            ("--fail-cache-io", plan.fail_cache_io, self.stats.cache_ios),
+            ("--fail-origin-io", plan.fail_origin_io, self.stats.origin_ios),
+            (crash_argument, plan.crash.map(|crash| crash.at_io), self.life.ios),
+        ];
+        let missed = planned.iter().find(|(_, n, operations)| n.is_some_and(|n| *operations <= n));
+        missed.map(|(argument, _, operations)| Missed { argument, operations: *operations })
     }
 
     fn live_planned(&mut self, life: Life) -> Result<(), Halt> {

@@ -1,7 +1,8 @@
 //! What happened: the last few hundred events of a run, or all of them.
 //!
 //! Notes are plain values and become text only when somebody reads them, so that tracing costs next
-//! to nothing in the runs that find nothing.
+//! to nothing in the runs that find nothing. Every note goes into the hash of the run
+//! (`event_hash.rs`), whatever is kept of it.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,6 +10,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use forebay_engine::io::{Io, IoError, IoKind};
+
+use crate::event_hash::EventHash;
 
 /// Events kept when not all are wanted.
 const RING_EVENTS: usize = 400;
@@ -40,10 +43,33 @@ pub(crate) struct Span {
 /// One event.
 #[derive(Clone, Debug)]
 pub(crate) enum Note {
-    Request { id: u64, volume: usize, what: &'static str, span: Span, write: u32 },
-    Reply { id: u64, volume: usize, span: Span, is_ok: bool },
-    Io { id: u64, device: DeviceName, what: &'static str, span: Span },
-    IoEnd { id: u64, device: DeviceName, span: Option<Span>, error: Option<IoError> },
+    Request {
+        id: u64,
+        volume: usize,
+        what: &'static str,
+        span: Span,
+        write: u32,
+    },
+    Reply {
+        id: u64,
+        volume: usize,
+        span: Span,
+        is_ok: bool,
+    },
+    /// `crc` is that of what is written, 0 for what brings no content.
+    Io {
+        id: u64,
+        device: DeviceName,
+        what: &'static str,
+        span: Span,
+        crc: u32,
+    },
+    IoEnd {
+        id: u64,
+        device: DeviceName,
+        span: Option<Span>,
+        error: Option<IoError>,
+    },
     Text(String),
 }
 
@@ -52,6 +78,16 @@ pub(crate) enum Note {
 pub(crate) enum DeviceName {
     Cache,
     Origin(usize),
+}
+
+impl DeviceName {
+    /// 0 for the cache device; then the origins.
+    fn number(self) -> u64 {
+        match self {
+            DeviceName::Cache => 0,
+            DeviceName::Origin(volume) => 1 + volume as u64,
+        }
+    }
 }
 
 impl fmt::Display for DeviceName {
@@ -85,7 +121,10 @@ impl fmt::Display for Note {
                 let result = if *is_ok { "ok" } else { "failed" };
                 write!(f, "reply {id}: volume {volume} {result}")
             }
-            Note::Io { id, device, what, span } => write!(f, "  io {id}: {what} {device} {span}"),
+            Note::Io { id, device, what, span, crc } => {
+                write!(f, "  io {id}: {what} {device} {span}")?;
+                if *what == "write" { write!(f, " crc {crc:08x}") } else { Ok(()) }
+            }
             Note::IoEnd { id, device, error, .. } => match error {
                 None => write!(f, "  io {id} of {device} done"),
                 Some(error) => write!(f, "  io {id} of {device} FAILED: {error:?}"),
@@ -96,6 +135,36 @@ impl fmt::Display for Note {
 }
 
 impl Note {
+    /// Takes the note into the hash: everything of it, in a fixed order.
+    fn hash(&self, hash: &mut EventHash) {
+        let span_numbers = |span: &Span| [span.offset, span.length];
+        match self {
+            Note::Request { id, volume, what, span, write } => {
+                hash.numbers(&[1, *id, *volume as u64, u64::from(*write)]);
+                hash.numbers(&span_numbers(span));
+                hash.text(what);
+            }
+            Note::Reply { id, volume, span, is_ok } => {
+                hash.numbers(&[2, *id, *volume as u64, u64::from(*is_ok)]);
+                hash.numbers(&span_numbers(span));
+            }
+            Note::Io { id, device, what, span, crc } => {
+                hash.numbers(&[3, *id, device.number(), u64::from(*crc)]);
+                hash.numbers(&span_numbers(span));
+                hash.text(what);
+            }
+            Note::IoEnd { id, device, span, error } => {
+                let error = error.map_or(0, |error| 1 + error as u64);
+                hash.numbers(&[4, *id, device.number(), error]);
+                hash.numbers(&span.as_ref().map_or([u64::MAX; 2], span_numbers));
+            }
+            Note::Text(text) => {
+                hash.numbers(&[5]);
+                hash.text(text);
+            }
+        }
+    }
+
     fn touches(&self, watched: usize, block: u64) -> bool {
         let covers =
             |span: &Span| span.offset / 4096 <= block && block * 4096 < span.offset + span.length;
@@ -124,6 +193,8 @@ pub(crate) struct Trace {
     pub(crate) now: u64,
     pub(crate) life: u32,
     pub(crate) count: u64,
+    /// Over all events, kept or not.
+    pub(crate) hash: EventHash,
 }
 
 /// Shared, since it must outlive a panic of the engine.
@@ -136,6 +207,8 @@ impl Trace {
 
     pub(crate) fn push(&mut self, note: Note) {
         self.count += 1;
+        self.hash.numbers(&[self.now]);
+        note.hash(&mut self.hash);
         match self.mode {
             TraceMode::Full => {}
             TraceMode::Watch { volume, block } if !note.touches(volume, block) => return,

@@ -9,6 +9,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
+use forebay_engine::format::crc32c;
 use forebay_engine::format::superblock::WritebackOrder;
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind};
 use forebay_engine::options::{CacheMode, HostMark};
@@ -19,12 +20,13 @@ use crate::client::Clients;
 use crate::comeback::Comeback;
 use crate::config::{Config, VolumeConfig};
 use crate::device::{Device, DeviceOptions, Fresh};
+use crate::hang::IoUnderWay;
 use crate::media::Contents;
 use crate::oracle::{History, Mismatch, Oracle};
 use crate::payload::BufferPool;
 use crate::random::Random;
-use crate::run::Stats;
-use crate::trace::{DeviceName, Note, SharedTrace, Span, describe_io};
+use crate::run::{Missed, Stats};
+use crate::trace::{DeviceName, Note, SharedTrace, describe_io};
 use crate::under_test::{Launch, UnderTest};
 
 /// Rounds of polls after one input. An engine that always has one more thing to do never sleeps.
@@ -38,9 +40,8 @@ const REQUEST_NS_MAX: u64 = 120_000_000_000;
 const COMMAND_NS_MAX: u64 = 600_000_000_000;
 /// Both are this much longer in a life with failures, where the engine waits and tries again.
 const FAULT_PATIENCE: u64 = 10;
-
-/// Lines of the engine's own account of what waits that go into a message.
-const WAITING_LINES_MAX: usize = 40;
+/// Steps of a run. The longest of some thousand long runs needed a twentieth of it.
+const STEPS_MAX: u64 = 4_000_000;
 
 /// Something that must not happen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -192,9 +193,13 @@ pub(crate) struct World<'a> {
     pub(crate) last_end: &'static str,
     pub(crate) stats: Stats,
     /// See [`crate::run::Outcome::plan_missed`].
-    pub(crate) plan_missed: Option<u64>,
-    /// Operations under way: where each is, for the trace.
-    ios: BTreeMap<u64, Span>,
+    pub(crate) plan_missed: Option<Missed>,
+    /// See [`crate::run::Outcome::choices`].
+    pub(crate) choices: u64,
+    /// Whether an engine has used the cache device before: the next start is a recovery.
+    pub(crate) was_used: bool,
+    /// Operations under way, for trace and reports.
+    pub(crate) ios: BTreeMap<u64, IoUnderWay>,
 }
 
 impl<'a> World<'a> {
@@ -229,6 +234,8 @@ impl<'a> World<'a> {
             last_end: "format",
             stats: Stats::default(),
             plan_missed: None,
+            choices: 0,
+            was_used: false,
             ios: BTreeMap::new(),
             config,
         }
@@ -293,22 +300,12 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn describe_waiting(&self) -> String {
-        let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
-        let waiting = self.engine.as_ref().map(|engine| engine.describe_waiting());
-        let waiting = waiting.unwrap_or_default();
-        let lines: Vec<&str> = waiting.lines().take(WAITING_LINES_MAX).collect();
-        format!(
-            "{} requests and {} commands wait; status {status:?}\n{}",
-            self.clients.in_flight(),
-            self.administrator.in_flight(),
-            lines.join("\n")
-        )
-    }
-
     /// Lets the next things happen.
     pub(crate) fn step(&mut self) -> Result<Progress, Halt> {
         self.stats.steps += 1;
+        if self.stats.steps > STEPS_MAX {
+            return violation("hang: the run does not end", self.describe_waiting());
+        }
         self.check_patience()?;
         if let Some(steps) = &mut self.life.crash_after_steps {
             if *steps == 0 {
@@ -470,7 +467,8 @@ impl<'a> World<'a> {
     fn start_io(&mut self, io: &Io) -> Result<(), Halt> {
         let (what, span) = describe_io(io);
         let name = self.name_of(io)?;
-        self.note(Note::Io { id: io.id.0, device: name, what, span });
+        let crc = self.written_crc(io);
+        self.note(Note::Io { id: io.id.0, device: name, what, span, crc });
         if self.life.is_stopped {
             return violation("I/O after the clean stop", format!("{io:?}"));
         }
@@ -487,7 +485,8 @@ impl<'a> World<'a> {
         let times = device.submit(self.now, moment, io, pool);
         self.agenda.push(times.middle, Due::IoMiddle(name, io.id.0));
         self.agenda.push(times.end, Due::IoEnd(name, io.id.0));
-        self.ios.insert(io.id.0, span);
+        let since = self.now;
+        self.ios.insert(io.id.0, IoUnderWay { device: name, what, span, since });
         self.stats.ios += 1;
         self.life.ios += 1;
         match name {
@@ -498,6 +497,13 @@ impl<'a> World<'a> {
             return Err(Halt::Crash);
         }
         Ok(())
+    }
+
+    /// CRC-32C of what an operation writes, for the hash of the run; 0 if it writes no content.
+    fn written_crc(&self, io: &Io) -> u32 {
+        let IoKind::Write { slices, .. } = &io.kind else { return 0 };
+        let ranges = slices.as_slice().iter();
+        ranges.fold(0, |crc: u32, range| crc.rotate_left(1) ^ crc32c(self.pool.bytes(*range)).0)
     }
 
     fn name_of(&self, io: &Io) -> Result<DeviceName, Halt> {
@@ -572,7 +578,7 @@ impl<'a> World<'a> {
             DeviceName::Origin(volume) => &mut volumes[volume].origin,
         };
         let result = device.finish(id, moment, pool);
-        let span = self.ios.remove(&id.0);
+        let span = self.ios.remove(&id.0).map(|io| io.span);
         self.stats.failed_ios += u64::from(result.is_err());
         self.note(Note::IoEnd { id: id.0, device: name, span, error: result.err() });
         let now = self.time();

@@ -48,9 +48,14 @@ const WRONG_ARGUMENTS: &[(&[&str], &[&str])] = &[
     (&["run", "--seed", "1", "--watch", "3"], &["VOLUME:BLOCK"]),
     (&["run", "--seed", "1", "--watch", "9:0"], &["--watch 9:0", "volumes"]),
     (&["run", "--seed", "1", "--watch", "0:999999"], &["--watch 0:999999", "blocks"]),
-    (&["run", "--seed", "1", "--kill-at-io", "9999999"], &["has only", "operations"]),
-    (&["run", "--seed", "1", "--fail-cache-io", "9999999"], &["has only", "operations"]),
-    (&["run", "--seed", "1", "--kill-at-io", "1", "--fail-cache-io", "1"], &["cannot be used"]),
+    (&["run", "--seed", "1", "--kill-at-io", "9999999"], &["has only", "such operations"]),
+    (&["run", "--seed", "1", "--fail-cache-io", "9999999"], &["has only", "such operations"]),
+    (&["run", "--seed", "1", "--kill-at-io", "1", "--cut-power-at-io", "1"], &["cannot be used"]),
+    (&["run", "--seed", "1", "--survivors", "1"], &["--kill-at-io", "--cut-power-at-io"]),
+    (&["run", "--seed", "1", "--trace-file", "/nowhere/file"], &["/nowhere/file"]),
+    (&["run", "--seed", "1", "--runs", "2", "--trace-file", "x"], &["one run"]),
+    (&["replay", "/nowhere/file"], &["/nowhere/file"]),
+    (&["replay", env!("CARGO_BIN_EXE_forebay-sim")], &["is no trace"]),
     (&["run", "--seed", "1", "--kill-at-io", "1", "--long"], &["cannot be used"]),
     (&["hunt", "--runs", "0"], &["--runs", "1.."]),
     (&["sweep", "--stride", "0"], &["--stride", "1.."]),
@@ -75,4 +80,28 @@ fn a_hexadecimal_seed_is_the_same_seed() {
     let (decimal, hexadecimal) = (run("1049"), run("0x419"));
     assert_eq!(decimal.status.code(), Some(0));
     assert_eq!(decimal.stdout, hexadecimal.stdout);
+}
+
+#[test]
+fn a_recorded_run_is_replayed_and_a_difference_is_named() {
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("run-{}.trace", std::process::id()));
+    let file = path.to_str().unwrap();
+    let arguments = ["run", "--seed", "3", "--cut-power-at-io", "30", "--survivors", "1"];
+    let recorded = program(&arguments).args(["--trace-file", file]).output().unwrap();
+    assert_eq!(recorded.status.code(), Some(0));
+    let replayed = program(&["replay", file]).output().unwrap();
+    let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    assert_eq!((replayed.status.code(), text.contains("the same")), (Some(0), true), "{text}");
+
+    let mut lines: Vec<String> =
+        std::fs::read_to_string(&path).unwrap().lines().map(str::to_owned).collect();
+    let middle = lines.len() / 2;
+    lines[middle].push_str(" changed");
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    let replayed = program(&["replay", file]).output().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
+    assert_eq!(replayed.status.code(), Some(1), "{text}");
+    assert!(text.contains(&format!("line {} differs", middle + 1)), "{text}");
 }

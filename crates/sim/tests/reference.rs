@@ -4,7 +4,7 @@ use forebay_sim::RunOptions;
 use forebay_sim::hunt::{Catch, hunt};
 use forebay_sim::reference::{Fault, Reference};
 use forebay_sim::run::run_with;
-use forebay_sim::sweep::{Sweep, sweep};
+use forebay_sim::sweep::{Effort, Sweep, sweep};
 
 /// Runs within which every fault must be found.
 const CANARY_RUNS: u64 = 120;
@@ -29,8 +29,9 @@ fn a_right_engine_passes() {
 #[test]
 fn a_right_engine_passes_sweeps() {
     for kind in Sweep::ALL {
-        let runs = sweep(3, kind, 5, &Reference::launcher(Fault::None));
-        let runs = runs.unwrap_or_else(|outcome| panic!("{outcome}"));
+        let effort = Effort { stride: 5, choices_max: 4 };
+        let swept = sweep(3, kind, effort, &Reference::launcher(Fault::None), &mut |_| {});
+        let runs = swept.unwrap_or_else(|outcome| panic!("{outcome}")).runs;
         // The pass-through engine uses the cache device for its superblock only.
         assert!(runs > 10 || kind == Sweep::FailCacheIo, "{kind:?}: {runs} runs");
     }
@@ -51,7 +52,7 @@ fn every_fault_is_found() {
             Fault::ServesStale => "stale",
             Fault::SkipsFlush | Fault::IgnoresForced => "power cut",
             Fault::AnswersEarly | Fault::TakesNoLock | Fault::DropsTail | Fault::HidesErrors => "",
-            Fault::None => unreachable!("not in the list"),
+            Fault::None | Fault::Dawdles => unreachable!("not in the list"),
         };
         let is_named = kinds(&caught).iter().any(|kind| kind.contains(expected));
         assert!(is_named, "{fault:?} was found as something else: {:?}", kinds(&caught));
@@ -78,4 +79,37 @@ fn a_failure_says_how_to_see_it_again() {
     assert!(text.contains(&format!("forebay-sim run --seed {seed} --trace")), "{text}");
     assert!(text.contains("in life"), "{text}");
     assert!(!kind.shortest.trace.is_empty());
+}
+
+#[test]
+fn a_run_without_end_is_a_hang_that_names_every_request() {
+    let outcome = (1..20).find_map(|seed| {
+        let outcome = run_with(seed, RunOptions::default(), &Reference::launcher(Fault::Dawdles));
+        outcome.failure.map(|failure| failure.violation)
+    });
+    let violation = outcome.expect("a seed with enough requests");
+    assert!(violation.kind.starts_with("hang"), "{violation:?}");
+    let number = |word: &str| {
+        let before = violation.text.split(word).next().unwrap();
+        before.rsplit(' ').next().unwrap().parse::<usize>().unwrap()
+    };
+    let lines: Vec<&str> = violation.text.lines().map(str::trim).collect();
+    let requests = lines.iter().filter(|line| line.starts_with("request ")).count();
+    assert_eq!(requests, number(" requests"), "{}", violation.text);
+    assert!(requests > 0);
+    let first = lines.iter().find(|line| line.starts_with("request ")).unwrap();
+    for word in ["of connection", "volume", "since", "ms"] {
+        assert!(first.contains(word), "{first}");
+    }
+    let commands = lines.iter().filter(|line| line.starts_with("command ")).count();
+    assert_eq!(commands, number(" commands"), "{}", violation.text);
+}
+
+#[test]
+fn a_stuck_run_names_operations_and_what_the_engine_says() {
+    let caught = hunt(1..=30, RunOptions::default(), &Reference::launcher(Fault::LosesReply));
+    let (_, kind) = caught.kinds.iter().find(|(name, _)| name.starts_with("stuck")).unwrap();
+    let text = kind.shortest.failure.as_ref().unwrap().violation.text.clone();
+    assert!(text.contains(" requests, "), "{text}");
+    assert!(text.lines().any(|line| line.trim().starts_with("request ")), "{text}");
 }

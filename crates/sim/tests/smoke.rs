@@ -2,7 +2,7 @@
 
 use forebay_sim::RunOptions;
 use forebay_sim::hunt::hunt;
-use forebay_sim::sweep::{Sweep, sweep};
+use forebay_sim::sweep::{Effort, Sweep, sweep};
 use forebay_sim::under_test::launch_engine;
 
 fn is_long() -> bool {
@@ -18,10 +18,12 @@ fn check_runs(seed: u64, runs: u64, options: RunOptions) {
 }
 
 fn check_sweep(kind: Sweep) {
-    let (seeds, stride) = if is_long() { (1..=10, 1) } else { (1..=2, 7) };
+    let brief = Effort { stride: 5, choices_max: 3 };
+    let (seeds, effort) = if is_long() { (1..=10, Effort::FULL) } else { (1..=2, brief) };
     for seed in seeds {
-        if let Err(outcome) = sweep(seed, kind, stride, &launch_engine) {
-            panic!("{kind:?}: {outcome}");
+        match sweep(seed, kind, effort, &launch_engine, &mut |_| {}) {
+            Ok(swept) => assert!(swept.runs > 10, "seed {seed}: {swept:?}"),
+            Err(outcome) => panic!("{kind:?}: {outcome}"),
         }
     }
 }
@@ -55,4 +57,14 @@ fn engine_survives_a_kill_at_each_operation() {
 #[test]
 fn engine_survives_a_power_cut_at_each_operation() {
     check_sweep(Sweep::CutPower);
+}
+
+#[test]
+fn engine_survives_a_kill_some_time_after_a_failure() {
+    check_sweep(Sweep::FailThenKill);
+}
+
+#[test]
+fn engine_survives_a_power_cut_some_time_after_a_failure() {
+    check_sweep(Sweep::FailThenCutPower);
 }

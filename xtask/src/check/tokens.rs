@@ -1,4 +1,5 @@
-//! Rules on the tokens of a file: `unsafe` only in the host, no leftovers of development.
+//! Rules on the tokens of a file: `unsafe` only in the host, no leftovers of development, nothing
+//! that would make two runs of a seed differ.
 //!
 //! Tokens, and not text or syntax: comments and strings do not count, the insides of macros do.
 
@@ -12,6 +13,11 @@ use super::source::{Finding, Source};
 const UNSAFE_FOLDER: &str = "crates/host";
 /// Macros that must not stay in the source.
 const LEFTOVER_MACROS: [&str; 3] = ["dbg", "todo", "unimplemented"];
+/// Whose runs are functions of their seeds, but for the commands that look at the clock.
+const SEEDED_FOLDER: &str = "crates/sim/src";
+const SEEDED_EXCEPT: &str = "crates/sim/src/commands";
+/// What differs from run to run: clocks, and maps in an order of chance.
+const UNSEEDED: [&str; 5] = ["HashMap", "HashSet", "RandomState", "Instant", "SystemTime"];
 /// Crates that must name no clock, thread, file or randomly seeded map: the compiler sees to it.
 const NO_STD_ROOTS: [&str; 2] = ["crates/engine/src/lib.rs", "crates/device-model/src/lib.rs"];
 
@@ -19,7 +25,12 @@ const NO_STD_ROOTS: [&str; 2] = ["crates/engine/src/lib.rs", "crates/device-mode
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     let may_be_unsafe = source.path.starts_with(UNSAFE_FOLDER);
+    let is_seeded =
+        source.path.starts_with(SEEDED_FOLDER) && !source.path.starts_with(SEEDED_EXCEPT);
     walk(&source.tokens, &mut |line, word, is_macro| {
+        if is_seeded && UNSEEDED.contains(&word) {
+            findings.push(source.finding(line, format!("{word} in what a seed decides")));
+        }
         if word == "unsafe" && !may_be_unsafe {
             findings.push(source.finding(line, format!("unsafe outside of {UNSAFE_FOLDER}")));
         }
@@ -83,6 +94,16 @@ mod tests {
             messages("crates/cli/src/a.rs", text),
             ["crates/cli/src/a.rs:1: leftover dbg!", "crates/cli/src/a.rs:2: leftover todo!"]
         );
+    }
+
+    #[test]
+    fn a_run_of_the_simulator_names_no_clock_and_no_random_order() {
+        let text = "use std::collections::HashMap;\nfn a() { Instant::now() }\n";
+        let found = messages("crates/sim/src/world.rs", text);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].ends_with("world.rs:1: HashMap in what a seed decides"), "{found:?}");
+        assert!(messages("crates/sim/src/commands/hunt.rs", text).is_empty());
+        assert!(messages("crates/host/src/clock.rs", text).is_empty());
     }
 
     #[test]

@@ -5,8 +5,10 @@
 
 pub(crate) mod fuzz;
 pub(crate) mod hunt;
+pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod sweep;
+mod trace_file;
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -23,13 +25,15 @@ pub(crate) enum Verdict {
     Good,
     /// What is wrong has been printed.
     Violation,
+    /// The run differs from its record; where has been printed.
+    Differs,
 }
 
 impl From<Verdict> for ExitCode {
     fn from(verdict: Verdict) -> ExitCode {
         match verdict {
             Verdict::Good => ExitCode::SUCCESS,
-            Verdict::Violation => ExitCode::FAILURE,
+            Verdict::Violation | Verdict::Differs => ExitCode::FAILURE,
         }
     }
 }
@@ -52,6 +56,11 @@ impl Judged {
         } else {
             Box::new(launch_engine)
         }
+    }
+
+    /// As on the command line, with a space before it.
+    pub(crate) fn arguments(&self) -> &'static str {
+        if self.reference { " --reference" } else { "" }
     }
 }
 

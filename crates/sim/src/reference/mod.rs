@@ -54,10 +54,12 @@ pub enum Fault {
     ForgetsTable,
     /// The wake-up stays due for ever.
     SpinsAwake,
+    /// From some request on nothing is answered, and the next wake-up is always near.
+    Dawdles,
 }
 
 impl Fault {
-    /// All but [`Fault::None`].
+    /// All but [`Fault::None`] and [`Fault::Dawdles`], which is found only at the end of all steps.
     pub const ALL: [Fault; 12] = [
         Fault::AnswersEarly,
         Fault::SkipsFlush,
@@ -394,7 +396,8 @@ impl Reference {
             _ => {}
         }
         let is_lost = self.fault == Fault::LosesReply && request.id.0.is_multiple_of(FAULT_PERIOD);
-        if is_lost || self.early.remove(&request.id.0) {
+        let dawdles = self.fault == Fault::Dawdles && self.request_count > FAULT_PERIOD;
+        if dawdles || is_lost || self.early.remove(&request.id.0) {
             return;
         }
         if self.strikes(Fault::AnswersTwice) {
@@ -486,6 +489,9 @@ impl UnderTest for Reference {
 
     fn poll_wakeup(&self) -> Option<Time> {
         let spins = self.fault == Fault::SpinsAwake && self.request_count > FAULT_PERIOD;
+        if self.fault == Fault::Dawdles && self.request_count > FAULT_PERIOD {
+            return Some(Time(self.now.0 + 1));
+        }
         (self.is_retry_due || spins).then(|| self.now.after_ms(u64::from(!spins)))
     }
 
@@ -499,6 +505,13 @@ impl UnderTest for Reference {
 
     fn volume_status(&self, _: Time, _: VolumeSlot) -> Option<VolumeStatus> {
         None
+    }
+
+    fn describe_waiting(&self) -> String {
+        let tasks = self.tasks.iter().map(|(id, task)| format!("request {id}: {:?}", task.stage));
+        let waiting = self.waiting.iter();
+        let waiting = waiting.map(|request| format!("request {}: has not begun", request.id.0));
+        tasks.chain(waiting).collect::<Vec<_>>().join("\n")
     }
 }
 
