@@ -49,7 +49,7 @@ enum Command {
     Test(test::Options),
     /// Measure on this machine, and write docs/performance.md.
     Bench(bench::Options),
-    /// Run the simulator, or replay one of its runs.
+    /// Run the simulator on fresh seeds, or replay one of its runs.
     Sim(replay::SimOptions),
     /// Run a fuzzer, or replay one of its runs.
     Fuzz(replay::FuzzOptions),

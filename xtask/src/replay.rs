@@ -1,7 +1,8 @@
 //! `cargo xtask sim` and `cargo xtask fuzz`: the simulator's own program, built with optimization.
 //!
 //! What the commands can do is the business of `forebay-sim`; this only builds it and hands on the
-//! arguments: `forebay-sim run [--seed N] [...]` and `forebay-sim fuzz NAME [--seed N] [...]`.
+//! arguments: `forebay-sim hunt --minutes M [...]`, `forebay-sim run --seed N [...]` and
+//! `forebay-sim fuzz NAME [--seed N] [...]`.
 //! Fuzzers that need what the simulator must not know live in the tests of their crates; they run
 //! by name, too, and are told the seed by `FOREBAY_FUZZ_SEED`.
 
@@ -47,14 +48,47 @@ const FUZZ_TESTS: [FuzzTest; 3] = [
 ];
 
 /// Arguments of `sim`.
+///
+/// Without --seed, or with --minutes, fresh runs are made on all cores until the time is over; they
+/// begin at --seed or, without it, at a seed from the clock. With --seed alone its one run is made.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  cargo xtask sim                           fresh runs for three minutes
+  cargo xtask sim --minutes 60 --jobs 2
+  cargo xtask sim --seed 42 --trace         one run, with all its events")]
 pub(crate) struct SimOptions {
-    /// Seed of the run; without it a run starts from a fresh one.
-    #[arg(long)]
-    seed: Option<u64>,
+    /// Minutes to make runs for [default: 3]
+    #[arg(long, value_name = "M")]
+    minutes: Option<String>,
+    /// The one run to make, or with --minutes the first; decimal, or hexadecimal with 0x
+    #[arg(long, value_name = "S")]
+    seed: Option<String>,
+    /// Runs at a time [default: one for each core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<String>,
     /// Further arguments for the simulator.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
+}
+
+/// Minutes of a hunt if none are given.
+const MINUTES_DEFAULT: &str = "3";
+
+impl SimOptions {
+    /// What `forebay-sim` is told.
+    fn simulator_arguments(&self) -> Vec<&str> {
+        let is_hunt = self.seed.is_none() || self.minutes.is_some();
+        let minutes = self.minutes.as_deref().unwrap_or(MINUTES_DEFAULT);
+        let mut arguments = if is_hunt { vec!["hunt", "--minutes", minutes] } else { vec!["run"] };
+        for (name, value) in [("--seed", &self.seed), ("--jobs", &self.jobs)] {
+            if let Some(value) = value {
+                arguments.extend([name, value]);
+            }
+        }
+        arguments.extend(self.arguments.iter().map(String::as_str));
+        arguments
+    }
 }
 
 /// Arguments of `fuzz`.
@@ -73,11 +107,7 @@ pub(crate) struct FuzzOptions {
 /// Runs the simulator.
 pub(crate) fn sim(options: &SimOptions) -> anyhow::Result<Outcome> {
     let mut command = simulator()?;
-    command.arg("run");
-    if let Some(seed) = options.seed {
-        command.arg("--seed").arg(seed.to_string());
-    }
-    process::run(command.args(&options.arguments))
+    process::run(command.args(options.simulator_arguments()))
 }
 
 /// Runs a fuzzer.
@@ -125,4 +155,34 @@ fn simulator() -> anyhow::Result<Command> {
     command.args(["--package", SIMULATOR, "--bin", SIMULATOR, "--"]);
     command.current_dir(workspace.root());
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Sim {
+        #[command(flatten)]
+        options: SimOptions,
+    }
+
+    fn told(line: &str) -> String {
+        let words = std::iter::once("sim").chain(line.split_whitespace());
+        Sim::parse_from(words).options.simulator_arguments().join(" ")
+    }
+
+    #[test]
+    fn a_seed_alone_is_replayed_and_all_else_is_a_hunt() {
+        assert_eq!(told(""), "hunt --minutes 3");
+        assert_eq!(told("--minutes 0.5 --jobs 2"), "hunt --minutes 0.5 --jobs 2");
+        assert_eq!(told("--minutes 9 --seed 0x7"), "hunt --minutes 9 --seed 0x7");
+        assert_eq!(told("--seed 7"), "run --seed 7");
+        assert_eq!(
+            told("--seed 7 --fail-cache-io 3 --trace"),
+            "run --seed 7 --fail-cache-io 3 --trace"
+        );
+    }
 }

@@ -5,7 +5,8 @@
 //! sector may have. A run is a function of its seed and options; nothing here reads a clock.
 //!
 //! - [`run::run`] makes one run, [`hunt::hunt`] many, [`sweep`] fails or cuts at each operation in
-//!   turn.
+//!   turn, with the [`survivors`] that a crash may have.
+//! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
 //!   `crash.rs` and `check.rs` what happens between and after.

@@ -58,7 +58,13 @@ const WRONG_ARGUMENTS: &[(&[&str], &[&str])] = &[
     (&["replay", env!("CARGO_BIN_EXE_forebay-sim")], &["is no trace"]),
     (&["run", "--seed", "1", "--kill-at-io", "1", "--long"], &["cannot be used"]),
     (&["hunt", "--runs", "0"], &["--runs", "1.."]),
+    (&["hunt"], &["--runs"]),
+    (&["hunt", "--minutes", "0"], &["--minutes", "above 0"]),
+    (&["hunt", "--runs", "1", "--jobs", "0"], &["--jobs"]),
     (&["sweep", "--stride", "0"], &["--stride", "1.."]),
+    (&["sweep", "nothing"], &["nothing"]),
+    (&["sweep", "kill", "--byte", "3"], &["--byte", "flip-stopped"]),
+    (&["sweep", "flip-killed", "--byte", "99999999"], &["--byte 99999999", "is none of"]),
     (&["nothing"], &["nothing"]),
 ];
 
@@ -104,4 +110,38 @@ fn a_recorded_run_is_replayed_and_a_difference_is_named() {
     let text = String::from_utf8_lossy(&replayed.stdout).into_owned();
     assert_eq!(replayed.status.code(), Some(1), "{text}");
     assert!(text.contains(&format!("line {} differs", middle + 1)), "{text}");
+}
+
+#[test]
+fn a_hunt_finds_the_same_with_any_number_of_jobs() {
+    let sums = |jobs: &str| {
+        let output = program(&["hunt", "--runs", "12", "--jobs", jobs]).output().unwrap();
+        assert_eq!(output.status.code(), Some(0));
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(text.contains("recoveries in"), "{text}");
+        // Indented lines are what the runs did; the others tell the time.
+        text.lines().filter(|line| line.starts_with("   ")).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let alone = sums("1");
+    assert!(alone.len() > 10);
+    assert_eq!(alone, sums("3"));
+}
+
+#[test]
+fn a_hunt_by_the_clock_says_where_it_began() {
+    let output = program(&["hunt", "--minutes", "0.01", "--jobs", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first = text.lines().next().unwrap();
+    let seed = first.strip_prefix("seeds from ").and_then(|rest| rest.split(' ').next());
+    assert!(seed.and_then(|seed| seed.parse::<u64>().ok()).is_some_and(|seed| seed > 1), "{first}");
+}
+
+#[test]
+fn a_sweep_says_how_much_it_did() {
+    let arguments = ["sweep", "kill", "--seed", "2", "--stride", "40", "--choices", "2"];
+    let output = program(&arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.starts_with("seed 2 kill: ") && text.contains(" runs, all good"), "{text}");
 }

@@ -1,6 +1,14 @@
-//! The engine under the simulator. `FOREBAY_TEST_LONG=1` makes 5,000 runs of 200.
+//! The engine under the simulator: a corpus of fixed seeds, fresh seeds from the clock, and sweeps.
+//! `FOREBAY_TEST_LONG=1` makes 5,000 runs of 200, ten times as many fresh ones, and whole sweeps.
+//!
+//! A failure prints the command that repeats it; with fresh seeds that is the only way to see it
+//! again.
+
+use std::time::SystemTime;
 
 use forebay_sim::RunOptions;
+use forebay_sim::fuzz::flips::{self, Which};
+use forebay_sim::fuzz::image::End;
 use forebay_sim::hunt::hunt;
 use forebay_sim::sweep::{Effort, Sweep, sweep};
 use forebay_sim::under_test::launch_engine;
@@ -9,12 +17,18 @@ fn is_long() -> bool {
     std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1")
 }
 
+/// Fresh runs of each of the two tests, which share two cores: about a minute in a test build.
+const FRESH_RUNS: u64 = 1_500;
+/// Of the bytes that recovery goes by, every so many are flipped. It is prime: all offsets of
+/// blocks come about.
+const FLIP_STRIDE: u64 = 499;
+
 fn check_runs(seed: u64, runs: u64, options: RunOptions) {
     let caught = hunt(seed..seed + runs, options, &launch_engine);
     for kind in caught.kinds.values() {
         println!("{} runs: {}", kind.count, kind.shortest);
     }
-    assert_eq!(caught.bad_runs, 0, "of {runs} runs");
+    assert_eq!(caught.bad_runs, 0, "of {runs} runs from seed {seed} on");
 }
 
 fn check_sweep(kind: Sweep) {
@@ -37,6 +51,46 @@ fn engine_survives_random_runs() {
 fn engine_survives_long_runs() {
     let options = RunOptions { long: true, ..RunOptions::default() };
     check_runs(1_000_000, if is_long() { 500 } else { 10 }, options);
+}
+
+/// Seeds that nobody has seen: microseconds since 1970, in a half of all seeds for each test.
+fn check_fresh_runs(half: u64) {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed = since.as_micros() as u64 >> 1 | half << 63;
+    check_runs(seed, FRESH_RUNS * if is_long() { 10 } else { 1 }, RunOptions::default());
+}
+
+#[test]
+fn engine_survives_fresh_runs() {
+    check_fresh_runs(0);
+}
+
+#[test]
+fn engine_survives_other_fresh_runs() {
+    check_fresh_runs(1);
+}
+
+fn check_flips(end: End) {
+    let stride = if is_long() { 1 } else { FLIP_STRIDE };
+    match flips::sweep(1, end, Which::Every(stride), &mut |_| {}) {
+        Ok(flipped) => {
+            let places = ["superblock", "superblock copy", "checkpoint A", "checkpoint B"];
+            for place in places.into_iter().chain(["record header", "summary"]) {
+                assert!(flipped.reached.count(place) > 0, "no byte of a {place} was flipped");
+            }
+        }
+        Err(bad) => panic!("{bad}"),
+    }
+}
+
+#[test]
+fn no_flipped_byte_is_a_wrong_byte_after_a_stop() {
+    check_flips(End::Stopped);
+}
+
+#[test]
+fn no_flipped_byte_is_a_wrong_byte_after_a_kill() {
+    check_flips(End::Killed);
 }
 
 #[test]

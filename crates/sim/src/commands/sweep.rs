@@ -4,11 +4,17 @@ use std::io::{IsTerminal, Write};
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use forebay_sim::fuzz::flips::{self, Flipped, Which};
+use forebay_sim::fuzz::image::End;
 use forebay_sim::sweep::{Effort, Sweep, Swept, sweep};
 
 use super::{CommandResult, Judged, Verdict, parse_seed, say, seeds};
 
-/// Fail each operation of a small run in turn, let the process die at each, cut the power at each.
+/// How the history of a device ended whose bytes are flipped.
+const ENDS: [End; 2] = [End::Stopped, End::Killed];
+
+/// Fail each operation of a small run in turn, let the process die at each, cut the power at each;
+/// flip each byte of what recovery goes by.
 ///
 /// A crash is made with every subset of the unfinished or unflushed writes if these are few, and
 /// with a sample of the subsets otherwise.
@@ -21,15 +27,19 @@ Kinds:
   cut-power            the power goes at operation N
   fail-then-kill       an operation fails, and a little later the process dies
   fail-then-cut-power  an operation fails, and a little later the power goes
+  flip-stopped         byte N of a superblock, checkpoint, record header or summary is flipped, on a
+                       device that was stopped in order; all its bits, and one
+  flip-killed          the same on a device whose process was killed
 
 Examples:
   forebay-sim sweep
   forebay-sim sweep cut-power --seed 5 --runs 10
-  forebay-sim sweep --stride 7 --choices 4            a quick look")]
+  forebay-sim sweep --stride 7 --choices 4            a quick look
+  forebay-sim sweep flip-killed --stride 509")]
 pub(crate) struct Options {
     /// What to do at each operation [default: one kind after the other]
     #[arg(value_name = "KIND", hide_possible_values = true)]
-    #[arg(value_parser = PossibleValuesParser::new(Sweep::ALL.map(Sweep::name)))]
+    #[arg(value_parser = PossibleValuesParser::new(names()))]
     kind: Option<String>,
     /// Seed of the first run
     #[arg(long, value_name = "SEED", default_value = "1", value_parser = parse_seed)]
@@ -38,49 +48,107 @@ pub(crate) struct Options {
     #[arg(long, value_name = "M", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     runs: u64,
-    /// Take only every Nth operation
+    /// Take only every Nth operation or byte
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     stride: u64,
     /// Most choices of survivors for each crash [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     choices: Option<u64>,
+    /// Flip only this byte of the device, counted from zero
+    #[arg(long, value_name = "N", requires = "kind", conflicts_with = "stride")]
+    byte: Option<usize>,
     #[command(flatten)]
     judged: Judged,
 }
 
+fn names() -> Vec<&'static str> {
+    Sweep::ALL.map(Sweep::name).into_iter().chain(ENDS.map(flips::name)).collect()
+}
+
 /// Runs the command.
 pub(crate) fn run(options: &Options) -> CommandResult {
-    let launcher = options.judged.launcher();
-    let choices_max = options.choices.unwrap_or(u64::MAX);
-    let effort = Effort { stride: options.stride, choices_max };
-    let is_wanted = |kind: &Sweep| options.kind.as_deref().is_none_or(|name| name == kind.name());
+    let is_wanted = |name: &str| options.kind.as_deref().is_none_or(|wanted| wanted == name);
+    if options.byte.is_some() && !ENDS.iter().any(|end| is_wanted(flips::name(*end))) {
+        return Err("--byte is for flip-stopped and flip-killed".to_owned());
+    }
     for seed in seeds(options.seed, options.runs)? {
-        for kind in Sweep::ALL.into_iter().filter(is_wanted) {
-            let mut progress = |swept: &Swept| show_progress(kind, swept, effort);
-            match sweep(seed, kind, effort, &*launcher, &mut progress) {
-                Ok(Swept { operations, runs, .. }) => say(format_args!(
-                    "seed {seed} {}: {operations} operations, {runs} runs, all good",
-                    kind.name()
-                )),
-                Err(outcome) => {
-                    outcome.trace.iter().for_each(say);
-                    say(&outcome);
-                    return Ok(Verdict::Violation);
-                }
+        for kind in Sweep::ALL.into_iter().filter(|kind| is_wanted(kind.name())) {
+            if sweep_operations(seed, kind, options) == Verdict::Violation {
+                return Ok(Verdict::Violation);
+            }
+        }
+        for end in ENDS.into_iter().filter(|end| is_wanted(flips::name(*end))) {
+            if sweep_bytes(seed, end, options)? == Verdict::Violation {
+                return Ok(Verdict::Violation);
             }
         }
     }
     Ok(Verdict::Good)
 }
 
-/// One line that is written over, if somebody looks.
-fn show_progress(kind: Sweep, swept: &Swept, effort: Effort) {
-    let mut screen = std::io::stderr();
-    if screen.is_terminal() {
+fn sweep_operations(seed: u64, kind: Sweep, options: &Options) -> Verdict {
+    let choices_max = options.choices.unwrap_or(u64::MAX);
+    let effort = Effort { stride: options.stride, choices_max };
+    let mut progress = |swept: &Swept| {
         let Swept { operations, done, runs } = swept;
         let all = operations.div_ceil(effort.stride);
-        let end = if *done == all { "\r" } else { "" };
-        let _ = write!(screen, "\r{}: {done} of {all} operations, {runs} runs{end}", kind.name());
+        show_progress(format!("{}: {done} of {all} operations, {runs} runs", kind.name()));
+    };
+    let swept = sweep(seed, kind, effort, &*options.judged.launcher(), &mut progress);
+    clear_progress();
+    match swept {
+        Ok(Swept { operations, runs, .. }) => {
+            let name = kind.name();
+            say(format_args!("seed {seed} {name}: {operations} operations, {runs} runs, all good"));
+            Verdict::Good
+        }
+        Err(outcome) => {
+            outcome.trace.iter().for_each(say);
+            say(&outcome);
+            Verdict::Violation
+        }
+    }
+}
+
+fn sweep_bytes(seed: u64, end: End, options: &Options) -> CommandResult {
+    let which = options.byte.map_or(Which::Every(options.stride), Which::One);
+    let mut progress = |flipped: &Flipped| {
+        let all = flipped.bytes.div_ceil(options.stride);
+        show_progress(format!("{}: {} of {all} bytes", flips::name(end), flipped.done));
+    };
+    let flipped = flips::sweep(seed, end, which, &mut progress);
+    clear_progress();
+    match (flipped, options.byte) {
+        (Ok(Flipped { bytes, done: 0, .. }), Some(byte)) => Err(format!(
+            "--byte {byte} is none of the {bytes} bytes that recovery of seed {seed} goes by"
+        )),
+        (Ok(Flipped { bytes, done, reached }), _) => {
+            let name = flips::name(end);
+            say(format_args!("seed {seed} {name}: {done} of {bytes} bytes flipped, all good"));
+            for (what, count) in reached.iter() {
+                say(format_args!("  {count:>8} {what}"));
+            }
+            Ok(Verdict::Good)
+        }
+        (Err(bad), _) => {
+            say(bad);
+            Ok(Verdict::Violation)
+        }
+    }
+}
+
+/// One line that is written over, if somebody looks.
+fn show_progress(line: String) {
+    let mut screen = std::io::stderr();
+    if screen.is_terminal() {
+        let _ = write!(screen, "\r{line:<79}");
+    }
+}
+
+fn clear_progress() {
+    let mut screen = std::io::stderr();
+    if screen.is_terminal() {
+        let _ = write!(screen, "\r{:<79}\r", "");
     }
 }

@@ -36,7 +36,7 @@ pub enum Stability {
 
 /// What a block of the device is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Part {
+pub(super) enum Part {
     Superblock,
     Checkpoint,
     Header,
@@ -97,7 +97,8 @@ pub fn damage(image: &Image, other: &[u8], random: &mut Random) -> Damaged {
     work.damaged
 }
 
-fn parts(image: &Image) -> Vec<Part> {
+/// What each block of the cache device is.
+pub(super) fn parts(image: &Image) -> Vec<Part> {
     let geometry = &image.geometry;
     let blocks = image.media.cache.chunks_exact(BLOCK);
     let part = |(index, bytes): (usize, &[u8])| {
@@ -115,6 +116,28 @@ fn parts(image: &Image) -> Vec<Part> {
         }
     };
     blocks.enumerate().map(part).collect()
+}
+
+/// What is promised of a device on which a block of such a part has changed, by whatever no
+/// checksum vouches for.
+///
+/// After a clean stop all that recovery goes by is what the newest checkpoint covers, and the
+/// checkpoint covers everything: records that are damaged are found out. What lies behind a
+/// checkpoint ends where it is not whole, and the older checkpoint knows less; so without a clean
+/// stop, or with another checkpoint or superblock than the newest, older values may come back.
+pub(super) fn promise_after(part: Part, end: End) -> Promise {
+    let is_base = matches!(part, Part::Superblock | Part::Checkpoint);
+    if is_base || end == End::Killed { Promise::Former } else { Promise::Current }
+}
+
+/// The bytes of the summary that begins at `start`, as far as its header can be believed.
+pub(super) fn summary_range(cache: &[u8], start: usize) -> std::ops::Range<usize> {
+    let number = |at: usize| {
+        u32::from_le_bytes(cache[start + at..start + at + 4].try_into().expect("4 bytes"))
+    };
+    let (used, entries) = (number(36).min(4096), number(40).min(10_000));
+    let length = summary_blocks(entries as usize, used) as usize * BLOCK;
+    start..(start + length).min(cache.len())
 }
 
 impl Work<'_> {
@@ -143,20 +166,10 @@ impl Work<'_> {
         *self.random.pick(&blocks)
     }
 
-    /// Lowers the promise as the block demands that has changed, by whatever no checksum vouches
-    /// for.
-    ///
-    /// After a clean stop all that recovery goes by is what the newest checkpoint covers, and the
-    /// checkpoint covers everything: records that are damaged are found out. What lies behind a
-    /// checkpoint ends where it is not whole, and the older checkpoint knows less; so without a
-    /// clean stop, or with another checkpoint or superblock than the newest, older values may come
-    /// back.
+    /// Lowers the promise as the block demands that has changed.
     fn touch(&mut self, block: usize) {
-        let part = self.parts[block];
-        let is_base = matches!(part, Part::Superblock | Part::Checkpoint);
-        if is_base || self.image.end == End::Killed {
-            self.damaged.promise = self.damaged.promise.max(Promise::Former);
-        }
+        let promise = promise_after(self.parts[block], self.image.end);
+        self.damaged.promise = self.damaged.promise.max(promise);
     }
 
     /// The block has got the content of another block or another time.
@@ -289,7 +302,9 @@ impl Work<'_> {
             Part::Superblock => ("forged superblock", superblock_place(index, &geometry)),
             Part::Checkpoint => ("forged checkpoint", self.checkpoint_place(index)),
             Part::Header => ("forged record", index * BLOCK..(index + 1) * BLOCK),
-            Part::Summary => ("forged summary", self.summary_place(index)),
+            Part::Summary => {
+                ("forged summary", summary_range(&self.damaged.media.cache, index * BLOCK))
+            }
             Part::Rest => return self.forge_payload(index),
         };
         let bytes = &mut self.damaged.media.cache[place.clone()];
@@ -326,17 +341,6 @@ impl Work<'_> {
         let cache = &self.damaged.media.cache;
         let length = u64::from_le_bytes(cache[start + 32..start + 40].try_into().expect("8 bytes"));
         start..start + length.clamp(80, geometry.checkpoint_bytes) as usize
-    }
-
-    fn summary_place(&mut self, index: usize) -> std::ops::Range<usize> {
-        let start = index * BLOCK;
-        let cache = &self.damaged.media.cache;
-        let number = |at: usize| {
-            u32::from_le_bytes(cache[start + at..start + at + 4].try_into().expect("4 bytes"))
-        };
-        let (used, entries) = (number(36).min(4096), number(40).min(10_000));
-        let length = summary_blocks(entries as usize, used) as usize * BLOCK;
-        start..(start + length).min(cache.len())
     }
 
     /// Other content in a payload block, with a checksum in its header that fits.

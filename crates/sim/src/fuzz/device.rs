@@ -81,13 +81,24 @@ fn case(random: &mut Random, reached: &mut Reached) -> Result<(), String> {
         End::Stopped => "stopped in order",
         End::Killed => "killed",
     });
-    let Damaged { media, promise, stability, done, kinds } = damage(&image, &other, random);
-    kinds.iter().for_each(|kind| reached.note(kind));
-    reached.note(match promise {
+    let damaged = damage(&image, &other, random);
+    damaged.kinds.iter().for_each(|kind| reached.note(kind));
+    reached.note(match damaged.promise {
         Promise::Current => "promise Current",
         Promise::Former => "promise Former",
         Promise::Nothing => "promise Nothing",
     });
+    judge(damaged, &image, random, reached)
+}
+
+/// Recovers the damaged device, uses it, starts again, and compares with what is promised.
+pub(super) fn judge(
+    damaged: Damaged,
+    image: &Image,
+    random: &mut Random,
+    reached: &mut Reached,
+) -> Result<(), String> {
+    let Damaged { media, promise, stability, done, kinds } = damaged;
     let is_whole = kinds == ["nothing"];
     let result = Machine::start(media, random.fork()).and_then(|machine| {
         reached.note("served");

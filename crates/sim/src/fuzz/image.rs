@@ -1,6 +1,8 @@
 //! Devices as the engine leaves them: a seed becomes a short history of writes, reads, restarts and
 //! commands, and what was written is remembered.
 
+use std::ops::RangeInclusive;
+
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
@@ -29,6 +31,23 @@ pub enum End {
     /// By a kill.
     Killed,
 }
+
+/// How large a history is made.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ImageSize {
+    /// Number of volumes.
+    pub volumes: RangeInclusive<u64>,
+    /// Blocks of a volume.
+    pub blocks: RangeInclusive<u64>,
+    /// Steps of the history.
+    pub steps: RangeInclusive<u64>,
+    /// How it ends; by chance if not given.
+    pub end: Option<End>,
+}
+
+/// For the fuzzers.
+const SIZE: ImageSize =
+    ImageSize { volumes: 1..=3, blocks: 100..=1500, steps: 10..=250, end: None };
 
 /// Devices and what is known of them.
 #[derive(Clone, Debug)]
@@ -60,13 +79,20 @@ impl Image {
     /// # Errors
     /// If the engine does what it must not do on devices that nobody damaged.
     pub fn new(random: &mut Random) -> Result<Image, String> {
-        let segments = random.between(26..=30);
+        Image::sized(&SIZE, random)
+    }
+
+    /// The same with a history of a chosen size.
+    ///
+    /// # Errors
+    /// As [`Image::new`].
+    pub fn sized(size: &ImageSize, random: &mut Random) -> Result<Image, String> {
         let mut ledger = Ledger::default();
-        let (media, geometry) = format(segments, &mut ledger, random);
+        let (media, geometry) = format(size, &mut ledger, random);
         let machine = Machine::start(media, random.fork()).map_err(describe)?;
         let mut writer =
             Writer { machine, random: random.fork(), ledger, next_write: 2, earlier: None };
-        let steps = writer.random.between(10..=250);
+        let steps = writer.random.between(size.steps.clone());
         let snapshot_at = writer.random.below(steps);
         for step in 0..steps {
             if step == snapshot_at {
@@ -74,7 +100,7 @@ impl Image {
             }
             writer = writer.step().map_err(describe)?;
         }
-        writer.finish(geometry).map_err(describe)
+        writer.finish(geometry, size.end).map_err(describe)
     }
 }
 
@@ -85,14 +111,14 @@ fn describe(halt: Halt) -> String {
     }
 }
 
-fn format(segments: u64, ledger: &mut Ledger, random: &mut Random) -> (Media, Geometry) {
-    let bytes = segments * SEGMENT_BYTES;
+fn format(size: &ImageSize, ledger: &mut Ledger, random: &mut Random) -> (Media, Geometry) {
+    let bytes = random.between(26..=30) * SEGMENT_BYTES;
     let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
     let set_id = std::array::from_fn(|_| random.bits() as u8);
     let mut superblock = Superblock::new(set_id, geometry, "fuzzed");
     let mut media = Media { cache: vec![0; bytes as usize], origins: Vec::new() };
-    for index in 0..random.between(1..=3) as usize {
-        let block_count = random.between(100..=1500);
+    for index in 0..random.between(size.volumes.clone()) as usize {
+        let block_count = random.between(size.blocks.clone());
         let new = NewVolume {
             name: format!("volume-{index}"),
             origin_path: format!("/dev/origin-{index}"),
@@ -192,8 +218,9 @@ impl Writer {
         Ok(())
     }
 
-    fn finish(mut self, geometry: Geometry) -> Result<Image, Halt> {
-        let end = if self.random.percent(50) { End::Stopped } else { End::Killed };
+    fn finish(mut self, geometry: Geometry, end: Option<End>) -> Result<Image, Halt> {
+        let by_chance = if self.random.percent(50) { End::Stopped } else { End::Killed };
+        let end = end.unwrap_or(by_chance);
         match end {
             End::Stopped => {
                 let _ = self.machine.command(Command::Stop)?;

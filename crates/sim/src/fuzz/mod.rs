@@ -15,6 +15,7 @@ pub mod bytes;
 mod checkpoint;
 pub mod damage;
 mod device;
+pub mod flips;
 pub mod image;
 mod ledger;
 pub mod machine;
@@ -64,6 +65,13 @@ impl Reached {
     /// Counts something.
     pub fn note(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
+    }
+
+    /// Adds what others came across.
+    pub fn add(&mut self, other: &Reached) {
+        for (what, count) in other.iter() {
+            *self.0.entry(what).or_default() += count;
+        }
     }
 
     /// How often it was counted.

@@ -1,0 +1,67 @@
+//! Seeds that once failed.
+//!
+//! A seed does the same only as long as the code that makes its world stays as it is, so none of
+//! these is certain to come across its old defect again; what reproduces a defect for certain is a
+//! scripted test in `crates/engine/tests/rules`. As a corpus they cost little, and each sentence
+//! says what such runs have found.
+
+use forebay_sim::run::run_with;
+use forebay_sim::under_test::launch_engine;
+use forebay_sim::{Plan, RunOptions, TraceMode};
+
+/// Seeds, each with symptom and cause.
+const SEEDS: [(u64, &str); 9] = [
+    (
+        1049,
+        "a stop waited for ever for writes without room, while the log was full of dirty data of a \
+         volume that was not served",
+    ),
+    (
+        1_000_382,
+        "a device was refused as one with a lost checkpoint: reclaim had dropped segments before \
+         the first checkpoint of its life",
+    ),
+    (
+        1_700_533,
+        "writeback of a discard compared itself with the wrong record: another one had its place",
+    ),
+    (
+        208_651,
+        "acknowledged data was voided: the simulated host kept its mark of a detached volume for \
+         the next volume",
+    ),
+    (
+        700_615,
+        "a change of the volume table was held for certain though recovery had not flushed it yet",
+    ),
+    (
+        700_639,
+        "a detach was never answered: an attach had taken its slot before the detach had ended",
+    ),
+    (
+        902_658,
+        "a drain ended with the wrong error, since a rotten dirty block paused writeback as a \
+         failed origin does",
+    ),
+    (
+        7_765_016,
+        "a write was clean though the origin had lost it: its record completed after a flush that \
+         failed, and the next flush covered it",
+    ),
+    (
+        7_781_889,
+        "copies came back that the index had forgotten: a checkpoint cut between a drop record and \
+         its end kept the segment",
+    ),
+];
+
+#[test]
+fn seeds_that_once_failed_pass() {
+    for (seed, found) in SEEDS {
+        for long in [false, true] {
+            let options = RunOptions { long, trace: TraceMode::Ring, plan: Plan::default() };
+            let outcome = run_with(seed, options, &launch_engine);
+            assert!(outcome.failure.is_none(), "once: {found}; now: {outcome}");
+        }
+    }
+}
