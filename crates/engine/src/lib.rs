@@ -16,6 +16,7 @@
 
 extern crate alloc;
 
+mod audit;
 mod background;
 mod block_bits;
 mod command;

@@ -22,6 +22,7 @@ impl World<'_> {
     /// Reads `percent` of everything twice.
     pub(crate) fn full_check(&mut self, percent: u64) -> Result<(), Halt> {
         self.run_until("requests before the check", |world| world.clients.in_flight() == 0)?;
+        self.audit()?;
         self.check_pass(Observed::Settled, percent)?;
         for index in 0..self.volumes.len() {
             self.make_forget(index)?;

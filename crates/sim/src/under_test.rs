@@ -51,6 +51,10 @@ pub trait UnderTest {
     ) -> Option<(Box<dyn UnderTest>, Vec<Request>)> {
         None
     }
+    /// What is kept against what it counts; see [`Engine::audit`].
+    fn audit(&self) -> Result<(), String> {
+        Ok(())
+    }
     /// What waits for what, for the report of a stall.
     fn describe_waiting(&self) -> String {
         String::new()
@@ -153,6 +157,10 @@ impl UnderTest for Engine {
         let (requests, inherited) = self.hand_over();
         let successor = Engine::recover_returned(now, superblock, cache, origins, inherited);
         Some((Box::new(successor), requests))
+    }
+
+    fn audit(&self) -> Result<(), String> {
+        Engine::audit(self)
     }
 
     fn describe_waiting(&self) -> String {

@@ -314,7 +314,10 @@ impl World {
     pub(crate) fn settle_except(&mut self, keeps: impl Fn(&Held) -> bool) {
         self.poll();
         for _ in 0..STEPS_MAX {
-            let Some(held) = self.held.iter().find(|held| !keeps(held)) else { return };
+            let Some(held) = self.held.iter().find(|held| !keeps(held)) else {
+                self.engine().0.audit().expect("the books agree");
+                return;
+            };
             let id = held.id;
             match self.fails.as_ref().and_then(|fails| fails(held)) {
                 Some(error) => self.fail(id, error, Keep::Nothing),
