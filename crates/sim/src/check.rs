@@ -11,14 +11,35 @@ use crate::client::Owner;
 use crate::oracle::{Observed, Run};
 use crate::random::Random;
 use crate::workload::{Operation, OperationKind};
-use crate::world::{Halt, TableEntry, World};
+use crate::world::{Halt, TableEntry, World, violation};
 
 /// Reads that the check has under way.
 const READS_MAX: usize = 12;
 /// Longest read of the check, in sectors.
 const READ_SECTORS_MAX: u32 = 1024;
 
+/// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records.
+const IOS_OF_BACKGROUND_MAX: usize = 256;
+/// Operations under way for one request, on average.
+const IOS_OF_REQUEST_MAX: usize = 32;
+
 impl World<'_> {
+    /// The books of the engine, and what the host sees of its queues.
+    pub(crate) fn audit(&mut self) -> Result<(), Halt> {
+        let engine = self.engine.as_ref().expect("the process lives");
+        if let Err(text) = engine.audit() {
+            return violation("the books of the engine do not agree", text);
+        }
+        let requests = self.clients.in_flight();
+        let ios = self.ios_in_flight();
+        let ios_max = IOS_OF_BACKGROUND_MAX + IOS_OF_REQUEST_MAX * requests;
+        if ios > ios_max {
+            let text = format!("{ios} operations under way for {requests} requests");
+            return violation("too much I/O is under way", text);
+        }
+        Ok(())
+    }
+
     /// Reads `percent` of everything twice.
     pub(crate) fn full_check(&mut self, percent: u64) -> Result<(), Halt> {
         self.run_until("requests before the check", |world| world.clients.in_flight() == 0)?;

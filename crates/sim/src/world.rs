@@ -45,10 +45,6 @@ const STEPS_MAX: u64 = 4_000_000;
 
 /// How often everything that the engine counts is counted again, of a thousand steps.
 const AUDIT_PERMILLE: u64 = 3;
-/// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records.
-const IOS_OF_BACKGROUND_MAX: usize = 256;
-/// Operations under way for one request, on average.
-const IOS_OF_REQUEST_MAX: usize = 32;
 
 /// Something that must not happen.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -350,22 +346,6 @@ impl<'a> World<'a> {
             self.audit()?;
         }
         Ok(Progress::Some)
-    }
-
-    /// The books of the engine, and what the host sees of its queues.
-    pub(crate) fn audit(&mut self) -> Result<(), Halt> {
-        let engine = self.engine.as_ref().expect("the process lives");
-        if let Err(text) = engine.audit() {
-            return violation("the books of the engine do not agree", text);
-        }
-        let requests = self.clients.in_flight();
-        let ios = self.ios_in_flight();
-        let ios_max = IOS_OF_BACKGROUND_MAX + IOS_OF_REQUEST_MAX * requests;
-        if ios > ios_max {
-            let text = format!("{ios} operations under way for {requests} requests");
-            return violation("too much I/O is under way", text);
-        }
-        Ok(())
     }
 
     /// What is due now or so soon that a host might see it in the same round.
