@@ -85,7 +85,8 @@ pub(crate) fn read_superblock_from(file: &File, path: &Path) -> Result<Superbloc
     let device_bytes = rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))
         .map_err(|errno| failed("find the size of", errno.into()))?;
     let mut start = AlignedBytes::zeroed(SUPERBLOCK_BYTES);
-    read_up_to(file, &mut start, 0).map_err(|source| failed("read", source))?;
+    // A region that cannot be read is as good as a damaged one: its checksum will be wrong.
+    let is_start_read = read_up_to(file, &mut start, 0);
     let first = Superblock::decode(forebay_engine::error::Place::Superblock, &start);
     let copy_offset = match &first {
         Ok(superblock) => superblock.geometry.copy_offset,
@@ -95,9 +96,11 @@ pub(crate) fn read_superblock_from(file: &File, path: &Path) -> Result<Superbloc
         }
     };
     let mut copy = AlignedBytes::zeroed(SUPERBLOCK_BYTES);
-    read_up_to(file, &mut copy, copy_offset).map_err(|source| failed("read", source))?;
-    Superblock::choose(&start, &copy)
-        .map_err(|source| OfflineError::Superblock { path: path.to_owned(), source })
+    let is_copy_read = read_up_to(file, &mut copy, copy_offset);
+    Superblock::choose(&start, &copy).or_else(|source| {
+        is_start_read.and(is_copy_read).map_err(|source| failed("read", source))?;
+        Err(OfflineError::Superblock { path: path.to_owned(), source })
+    })
 }
 
 /// Reads until the end of the file or the buffer.

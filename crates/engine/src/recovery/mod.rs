@@ -21,7 +21,7 @@ use crate::event::Event;
 use crate::failure::hand_over::judge_returned;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
-use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::io::{Device, IoError, IoKind, IoResult, Slices};
 use crate::options::{HostMark, OriginFacts, OriginOpening};
 use crate::payload::{BufferRange, Payload};
 use crate::units::{SequenceNumber, VolumeSlot};
@@ -76,6 +76,8 @@ pub(crate) struct Recovery {
     areas: [Vec<u8>; 2],
     /// Next chunk to read, over both areas.
     next_chunk: u64,
+    /// A part of a checkpoint area could not be read.
+    has_unread_area: bool,
     checkpoint: Option<Checkpoint>,
     /// Recovery epochs above the checkpoint's that may be taken: one if the other area is not
     /// valid. It may have held the first checkpoint of a later life, whose records must stay
@@ -106,6 +108,7 @@ impl Recovery {
             stage: Stage::Checkpoints,
             areas: [vec![0; bytes], vec![0; bytes]],
             next_chunk: 0,
+            has_unread_area: false,
             checkpoint: None,
             lost_epochs: 0,
             next_segment: 0,
@@ -296,6 +299,7 @@ impl Engine {
                 self.checkpoint.last_area = area;
                 self.go_on();
             }
+            Err(_) if recovery.has_unread_area => self.refuse(RecoveryError::CacheIo),
             Err(error) => self.refuse(RecoveryError::NoCheckpoint(error)),
         }
     }
@@ -331,12 +335,11 @@ impl Engine {
         let range = step.range();
         self.recovery().reads -= 1;
         if result.is_err() {
-            if attempts >= READ_ATTEMPTS_MAX {
-                self.refuse(RecoveryError::CacheIo);
-            } else {
+            if attempts < READ_ATTEMPTS_MAX {
                 self.read_again_for_recovery(step, attempts + 1);
                 return;
             }
+            self.on_unreadable_for_recovery(step, result);
         } else {
             match step {
                 RecoveryIo::CheckpointChunk { area, offset, .. } => {
@@ -357,6 +360,21 @@ impl Engine {
             }
         }
         payload.release(range.buffer);
+    }
+
+    /// What the device reports as unreadable counts as damaged: there may be another place that
+    /// says the same. A device that is gone, or hangs, tells nothing about its content.
+    fn on_unreadable_for_recovery(&mut self, step: RecoveryIo, result: IoResult) {
+        match (step, result) {
+            // The area stays zeroes where it could not be read, which its checksum finds out.
+            (RecoveryIo::CheckpointChunk { .. }, Err(IoError::Media)) => {
+                self.recovery().has_unread_area = true;
+            }
+            (RecoveryIo::Summary { segment, .. }, Err(IoError::Media)) => {
+                self.recovery().whole.push(segment);
+            }
+            _ => self.refuse(RecoveryError::CacheIo),
+        }
     }
 
     fn read_again_for_recovery(&mut self, step: RecoveryIo, attempts: u32) {

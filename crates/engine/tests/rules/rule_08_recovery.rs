@@ -274,6 +274,35 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_older_one() {
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
 }
 
+/// A latent read error is the common form of damage.
+#[test]
+fn a_checkpoint_or_a_summary_that_cannot_be_read_counts_as_damaged() {
+    for area in 0..2 {
+        let (mut world, summary) = with_summary();
+        let geometry = world.geometry;
+        let bad = geometry.checkpoint_offset + area * geometry.checkpoint_bytes;
+        world.fails = Some(Box::new(move |held| {
+            let is_bad = cache::read(held) && [bad, summary].contains(&held.offset);
+            is_bad.then_some(forebay_engine::io::IoError::Media)
+        }));
+        world.restart().expect("the other checkpoint and the headers say the same");
+        for part in 0..5 {
+            assert_eq!(world.read_now(0, part * 15 + 14), Ok(Content::Tag(part)));
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_that_a_device_does_not_give_in_time_is_not_taken_for_damaged() {
+    let (mut world, _) = with_summary();
+    let bad = world.geometry.checkpoint_offset;
+    world.fails = Some(Box::new(move |held| {
+        let is_bad = cache::read(held) && held.offset == bad;
+        is_bad.then_some(forebay_engine::io::IoError::TimedOut)
+    }));
+    assert_eq!(world.restart(), Err(RecoveryError::CacheIo));
+}
+
 /// Damages the newest checkpoint of a process that is dead.
 fn lose_newest_checkpoint(world: &mut World) {
     let newest = world.durable_checkpoint().expect("one is durable").id;
