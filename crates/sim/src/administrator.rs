@@ -223,7 +223,14 @@ impl World<'_> {
                 if self.fail_return() {
                     return Ok(());
                 }
-                if self.has_failures() || self.config.rot == Rot::Anything {
+                if self.life.writes > 0 && !self.has_failures() {
+                    let text = format!("{error}; {} writes", self.life.writes);
+                    return violation("recovery refused, but something was written", text);
+                }
+                let ledger = self.ledger.as_ref();
+                let is_damaged = ledger.is_some_and(|l| l.may_refuse || l.must_refuse.is_some());
+                if self.has_failures() || self.config.rot == Rot::Anything || is_damaged {
+                    self.say(format!("refused: {error}"));
                     return Err(Halt::Refused);
                 }
                 violation("recovery failed for no reason", error.to_string())
@@ -263,6 +270,9 @@ impl World<'_> {
     fn on_serving(&mut self) -> Result<(), Halt> {
         if self.config.rot != Rot::None {
             self.seen_by_recovery = self.cache.media().contents();
+        }
+        if let Some(why) = self.ledger.as_ref().and_then(|ledger| ledger.must_refuse.clone()) {
+            return violation("damage was not reported", why);
         }
         if self.life.is_serving {
             return violation("served twice", "a second Serving event");

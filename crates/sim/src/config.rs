@@ -6,16 +6,20 @@ use forebay_engine::format::superblock::{
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
 
 use crate::device::{
-    AtomicUnit, DeviceOptions, FaultRates, Fresh, Gone, PowerStyle, Speed, WriteCache,
+    AtomicUnit, BadKind, BadRange, DeviceOptions, FaultRates, Fresh, Gone, PowerStyle, Speed,
+    WriteCache,
 };
 use crate::payload::PoolLimits;
 use crate::random::Random;
 use crate::run::RunOptions;
+use crate::silent::{Silent, SilentFault, WriteClass};
 use crate::workload::Mixture;
 
 /// Share of writeback volumes whose origin alone must be a crash state at any moment; none before
 /// the engine writes back in flush epochs.
 const ORDERED_PERCENT: u64 = 0;
+/// Share of runs with a write that goes wrong silently.
+const SILENT_PERCENT: u64 = 8;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
@@ -104,6 +108,8 @@ pub struct Config {
     pub faults: FaultConfig,
     /// Decay.
     pub rot: Rot,
+    /// A write of the cache device that goes wrong silently; such a run has no other faults.
+    pub silent: Option<SilentFault>,
     /// The engine's share of buffers.
     pub pool: PoolLimits,
     /// What clients do.
@@ -130,10 +136,12 @@ impl Config {
         }
         let geometry = geometry(*random.pick(&[25, 26, 30, 40, 64]));
         let volumes: Vec<_> = (0..*random.pick(&[1, 1, 2, 3])).map(|_| volume(random)).collect();
-        let faults = faults(random);
         let scale = if options.long { 6 } else { 1 };
         let lives = if options.long { random.between(1..=6) } else { random.between(0..=3) };
         let requests_max = *random.pick(&[100, 300, 1000]);
+        let silent = random.percent(SILENT_PERCENT).then(|| silent_fault(random, lives.max(1)));
+        let lives = if silent.is_some() { lives.max(1) } else { lives };
+        let has_loud = silent.is_none();
         Config {
             cache: cache_device(random, &geometry),
             geometry,
@@ -144,8 +152,9 @@ impl Config {
             requests: random.between(30..=requests_max) * scale,
             power: power_style(random),
             power_percent: *random.pick(&[0, 60, 60, 100]),
-            faults,
-            rot: if random.percent(10) {
+            faults: if has_loud { faults(random) } else { FaultConfig::default() },
+            silent,
+            rot: if has_loud && random.percent(10) {
                 *random.pick(&[Rot::Payload, Rot::Payload, Rot::Anything])
             } else {
                 Rot::None
@@ -191,6 +200,7 @@ impl Config {
             power_percent: 0,
             faults: FaultConfig::default(),
             rot: Rot::None,
+            silent: None,
             pool: PoolLimits { engine_bytes_max: 64 * MIB, refusal_permille: 0 },
             mixture: Mixture::small(),
             connections: 2,
@@ -314,6 +324,25 @@ fn administrator(random: &mut Random) -> AdministratorConfig {
     AdministratorConfig { permille, weights, cancel_percent: *random.pick(&[0, 10]) }
 }
 
+fn silent_fault(random: &mut Random, lives: u64) -> SilentFault {
+    let (class, nth_max) = match random.below(10) {
+        0 => (WriteClass::Superblock, 4),
+        1..=2 => (WriteClass::Checkpoint, 6),
+        3 => (WriteClass::Summary, 8),
+        _ => (WriteClass::Record, *random.pick(&[5, 20, 60])),
+    };
+    let how = if random.percent(50) { Silent::Lost } else { Silent::Misdirected };
+    SilentFault { life: random.below(lives) as u32, class, nth: random.below(nth_max), how }
+}
+
+fn bad_range(random: &mut Random) -> BadRange {
+    BadRange {
+        from_permille: random.below(1000),
+        block_count: *random.pick(&[1, 16, 200]),
+        fails: *random.pick(&[BadKind::ReadsUntilWritten, BadKind::Writes, BadKind::All]),
+    }
+}
+
 /// Four runs of ten have failures, of one or two kinds.
 fn faults(random: &mut Random) -> FaultConfig {
     if !random.percent(40) {
@@ -324,10 +353,12 @@ fn faults(random: &mut Random) -> FaultConfig {
         let device = if random.percent(60) { &mut faults.cache } else { &mut faults.origin };
         device.failures_max = *random.pick(&[1, 3, 10, 50]);
         let permille = *random.pick(&[5, 20, 60]);
-        match random.below(10) {
+        match random.below(12) {
             0..=2 => device.write_permille = permille,
             3..=4 => device.read_permille = permille,
             5..=6 => device.flush_permille = 5 * permille,
+            7 => device.stall_permille = permille,
+            8 => device.bad_range = Some(bad_range(random)),
             _ => {
                 let short = Some(200 * MILLISECOND);
                 let lasts_ns = *random.pick(&[None, short, short, Some(5_000_000_000)]);

@@ -17,7 +17,7 @@ use crate::trace::DeviceName;
 use crate::world::{Agenda, Halt, Life, TableEntry, World, violation};
 
 /// Identity of the cache set.
-const SET_ID: [u8; 16] = *b"simulated set #1";
+pub(crate) const SET_ID: [u8; 16] = *b"simulated set #1";
 
 /// Which failures a life has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -232,6 +232,7 @@ impl World<'_> {
         };
         self.oracle.crash(survives);
         self.last_end = what;
+        self.judge_medium()?;
         self.check_origins_alone()?;
         self.now += self.random.below(1_000_000_000);
         Ok(())

@@ -22,14 +22,54 @@
 //!   they should have covered visible, but about half of it is never made durable by a later flush,
 //!   nor by one that was under way at the same time.
 //! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the
-//!   answer.
+//!   answer. **Stalls** end well, but seconds late.
+//! - **Bad ranges** fail as long as the life lasts: all reads until the block is written, all
+//!   writes, or both.
 //! - **Gone**: from some operation on everything fails, for a while or for the rest of the life.
 //!   The device then loses unflushed writes as in a power cut: at the end of the life, or when the
 //!   host finds it back.
 //! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks
 //!   or makes them unreadable, on the cache device only ([`crate::config::Rot`]).
-//! - Not modelled: writes that land after their failure was reported or at a wrong place, data that
-//!   changes back visibly after a failed flush, queues and bandwidth.
+//! - **Lost writes** are reported as done and flushed, and some of their blocks, or all, are never
+//!   on the medium. **Misdirected writes** land somewhere else on the device, in whole blocks; the
+//!   intended place keeps its old content. Both on the cache device only ([`crate::silent`]); a run
+//!   has one of them and no other failures.
+//! - Not modelled: writes that land after their failure was reported, data that changes back
+//!   visibly after a failed flush, reads of the right place that return another's data once and not
+//!   again, any silent fault of an origin, which carries nothing of ours.
+//!
+//! # What one silent fault of the cache device may do
+//!
+//! *Lost* stands for rot, a lost write, and the place that a misdirected write missed or hit.
+//! "Survived": as if it had not been. "Reported": an I/O error for the block, or the start is
+//! refused and nothing is written. Never does a read return what the sector may not hold.
+//!
+//! | lost | must be | found by |
+//! | --- | --- | --- |
+//! | one place of the superblock | survived | serial, checksum |
+//! | a summary | survived: the headers say the same | checksum, generation |
+//! | payload of a clean copy | survived: read from the origin | its checksum |
+//! | payload of a dirty copy | reported: an error until it is written | its checksum |
+//! | the newest checkpoint | survived, or reported | recovery epoch, missing numbers |
+//! | the older checkpoint | survived | not needed |
+//! | a header that the checkpoint counts | survived by the summary, else reported | the chain |
+//! | a header behind it, vouched for | reported | a missing number |
+//! | a header behind it, not vouched for | beyond: see below | nothing |
+//! | payload behind it, vouched for | as payload of its copy | its checksum |
+//! | payload behind it, not vouched for | beyond: see below | nothing |
+//!
+//! *Vouched for*: a record that recovery can see says that it was durable. The others are the same
+//! bytes as a torn tail. What they and those behind them in the segment held may be lost, though it
+//! was flushed; its blocks then have the values before, as after a power cut. A place that keeps an
+//! older copy is no better: generation, epoch and number are old there. A record at a wrong place
+//! is not believed, since it says where it belongs; a checkpoint is as good in either area.
+//!
+//! Beyond any promise, too, because they are two faults: one place of the superblock lost, and a
+//! power cut that tears the other in the next update (the table then is older, or gone); the newest
+//! checkpoint lost, and the next one torn (mostly refused by the missing numbers; but a log whose
+//! segments were all closed and used again since has none to show).
+//!
+//! The oracle holds exactly that: it works out from the medium what recovery can see.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -38,6 +78,8 @@ use forebay_engine::io::{Io, IoError, IoId, IoKind, IoResult, Slices};
 use forebay_engine::payload::BufferRange;
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
+use crate::faults::{Access, Failures, Fate};
+pub use crate::faults::{BadKind, BadRange, FaultRates, Gone, Misplaced};
 pub use crate::media::{AtomicUnit, Fresh, PowerStyle, WriteCache};
 use crate::media::{BLOCK_SECTORS, Content, Media, Part, mask};
 use crate::payload::BufferPool;
@@ -67,32 +109,6 @@ pub struct DeviceOptions {
     pub speed: Speed,
     /// What it holds at first.
     pub fresh: Fresh,
-}
-
-/// Failures to come, for one life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FaultRates {
-    /// Reads that fail, of a thousand.
-    pub read_permille: u64,
-    /// Writes, discards and write zeroes that fail, of a thousand.
-    pub write_permille: u64,
-    /// Flushes that fail, of a thousand.
-    pub flush_permille: u64,
-    /// Most failures.
-    pub failures_max: u32,
-    /// One operation that fails, counted from zero over the device's life.
-    pub fail_nth: Option<u64>,
-    /// When the device goes.
-    pub gone: Option<Gone>,
-}
-
-/// A device that goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Gone {
-    /// First operation that finds it gone, counted from zero over the device's life.
-    pub from_operation: u64,
-    /// How long; `None` until the end of the life.
-    pub lasts_ns: Option<u64>,
 }
 
 /// How a life ends for a device.
@@ -133,6 +149,8 @@ enum Work {
 
 struct Piece {
     part: Part,
+    /// The block where it lands; none if it is lost.
+    target: Option<u32>,
     content: Content,
     has_landed: bool,
 }
@@ -146,10 +164,9 @@ struct Operation {
 pub struct Device {
     options: DeviceOptions,
     media: Media,
-    faults: FaultRates,
-    failures: u32,
-    gone_until: Option<u64>,
-    was_gone: bool,
+    failures: Failures,
+    /// What becomes of the next write.
+    misplaced: Option<Misplaced>,
     operations: BTreeMap<u64, Operation>,
     submitted_count: u64,
     random: Random,
@@ -165,10 +182,8 @@ impl Device {
         Device {
             options,
             media,
-            faults: FaultRates::default(),
-            failures: 0,
-            gone_until: None,
-            was_gone: false,
+            failures: Failures::default(),
+            misplaced: None,
             operations: BTreeMap::new(),
             submitted_count: 0,
             random,
@@ -183,10 +198,15 @@ impl Device {
 
     /// Sets the failures to come; what was counted before is forgotten.
     pub fn set_faults(&mut self, faults: FaultRates) {
-        self.faults = faults;
-        self.failures = 0;
-        self.gone_until = None;
-        self.was_gone = false;
+        self.failures = Failures::new(faults);
+        for block in self.failures.unreadable(self.media.block_count()) {
+            self.media.make_unreadable(block);
+        }
+    }
+
+    /// The next write goes wrong without anybody being told.
+    pub fn misplace_next(&mut self, misplaced: Misplaced) {
+        self.misplaced = Some(misplaced);
     }
 
     /// Operations submitted since the device was made.
@@ -204,25 +224,31 @@ impl Device {
     /// Failures since [`Device::set_faults`].
     #[must_use]
     pub fn failures(&self) -> u32 {
-        self.failures
+        self.failures.count
+    }
+
+    /// Operations that were seconds late and ended well, since [`Device::set_faults`].
+    #[must_use]
+    pub fn stalls(&self) -> u32 {
+        self.failures.stalls
     }
 
     /// Whether the device was gone at some time since [`Device::set_faults`].
     #[must_use]
     pub fn was_gone(&self) -> bool {
-        self.was_gone
+        self.failures.was_gone
     }
 
     /// Whether the device went and does not come back in this life.
     #[must_use]
     pub fn is_gone_for_good(&self) -> bool {
-        self.was_gone && self.faults.gone.is_some_and(|gone| gone.lasts_ns.is_none())
+        self.failures.is_gone_for_good()
     }
 
     /// Whether the device went and is not back at this time.
     #[must_use]
     pub fn is_still_gone(&self, now: u64) -> bool {
-        self.was_gone && self.gone_until.is_some_and(|until| now < until)
+        self.failures.is_still_gone(now)
     }
 
     /// The device comes back without what it had not flushed. Nothing is under way.
@@ -244,7 +270,36 @@ impl Device {
 
     /// Starts an operation; `moment` orders it among completions and flushes.
     pub fn submit(&mut self, now: u64, moment: u64, io: &Io, pool: &BufferPool) -> Times {
-        let work = match &io.kind {
+        let work = self.work(moment, io, pool);
+        let (access, blocks) = match &work {
+            Work::Read { first_sector, slices, .. } => {
+                let (first, count) = block_range(*first_sector, slices.total_bytes());
+                (Access::Read, first..first + count)
+            }
+            Work::Write { pieces, .. } => match (pieces.first(), pieces.last()) {
+                (Some(first), Some(last)) => (Access::Write, first.part.block..last.part.block + 1),
+                _ => (Access::Write, 0..0),
+            },
+            Work::Flush { .. } => (Access::Flush, 0..0),
+        };
+        let count = self.media.block_count();
+        let at = (now, self.submitted_count);
+        let fate = self.failures.choose(at, access, &blocks, count, &mut self.random);
+        let blocks = match &work {
+            Work::Read { slices, .. } => slices.total_bytes() / BLOCK_BYTES as u64,
+            Work::Write { pieces, .. } => pieces.len() as u64,
+            Work::Flush { .. } => 0,
+        };
+        let times = self.times(now, blocks, fate);
+        self.submitted_count += 1;
+        let operation = Operation { work, failure: fate.failure };
+        let earlier = self.operations.insert(io.id.0, operation);
+        assert!(earlier.is_none(), "{:?} names two operations", io.id);
+        times
+    }
+
+    fn work(&mut self, moment: u64, io: &Io, pool: &BufferPool) -> Work {
+        match &io.kind {
             IoKind::Read { offset_bytes, slices } => {
                 let first_sector = self.first_sector(*offset_bytes, slices.total_bytes());
                 let is_early = self.random.percent(50);
@@ -254,7 +309,10 @@ impl Device {
             IoKind::Write { offset_bytes, slices } => {
                 let first_sector = self.first_sector(*offset_bytes, slices.total_bytes());
                 check_slices(slices, pool);
-                let pieces = capture(first_sector, slices, pool);
+                let mut pieces = capture(first_sector, slices, pool);
+                if let Some(misplaced) = self.misplaced.take() {
+                    misplace(&mut pieces, misplaced);
+                }
                 Work::Write { first_sector, slices: Some(slices.clone()), pieces }
             }
             IoKind::Flush => Work::Flush { before: moment },
@@ -269,23 +327,7 @@ impl Device {
                 let pieces = zero_pieces(first_sector, *length_bytes);
                 Work::Write { first_sector, slices: None, pieces }
             }
-        };
-        let blocks = match &io.kind {
-            IoKind::Read { slices, .. } => slices.total_bytes() / BLOCK_BYTES as u64,
-            _ => {
-                if let Work::Write { pieces, .. } = &work {
-                    pieces.len() as u64
-                } else {
-                    0
-                }
-            }
-        };
-        let failure = self.choose_failure(now, &work);
-        let times = self.times(now, blocks, failure);
-        self.submitted_count += 1;
-        let earlier = self.operations.insert(io.id.0, Operation { work, failure });
-        assert!(earlier.is_none(), "{:?} names two operations", io.id);
-        times
+        }
     }
 
     fn first_sector(&self, offset_bytes: u64, length_bytes: u64) -> u32 {
@@ -298,54 +340,14 @@ impl Device {
         (offset_bytes / sector) as u32
     }
 
-    fn times(&mut self, now: u64, blocks: u64, failure: Option<IoError>) -> Times {
+    fn times(&mut self, now: u64, blocks: u64, fate: Fate) -> Times {
         let Speed { base_ns, spread_ns, block_ns } = self.options.speed;
         let mut lasts = base_ns + self.random.below(spread_ns + 1) + blocks * block_ns;
         if self.random.percent(5) {
             lasts *= 20 + self.random.below(21);
         }
-        if failure == Some(IoError::TimedOut) {
-            lasts += self.random.between(1_000_000_000..=20_000_000_000);
-        }
+        lasts += fate.late_ns;
         Times { middle: now + self.random.below(lasts + 1), end: now + lasts }
-    }
-
-    fn choose_failure(&mut self, now: u64, work: &Work) -> Option<IoError> {
-        if self.is_gone(now) {
-            self.failures += 1;
-            return Some(IoError::Gone);
-        }
-        let faults = self.faults;
-        if faults.fail_nth == Some(self.submitted_count) {
-            self.failures += 1;
-            return Some(IoError::Media);
-        }
-        let permille = match work {
-            Work::Read { .. } => faults.read_permille,
-            Work::Write { .. } => faults.write_permille,
-            Work::Flush { .. } => faults.flush_permille,
-        };
-        if self.failures >= faults.failures_max || !self.random.permille(permille) {
-            return None;
-        }
-        self.failures += 1;
-        Some(match (work, self.random.below(8)) {
-            (_, 0) => IoError::TimedOut,
-            (Work::Write { .. }, 1 | 2) => IoError::NoSpace,
-            _ => IoError::Media,
-        })
-    }
-
-    fn is_gone(&mut self, now: u64) -> bool {
-        let Some(gone) = self.faults.gone else { return false };
-        if self.submitted_count < gone.from_operation {
-            return false;
-        }
-        let until = *self
-            .gone_until
-            .get_or_insert_with(|| gone.lasts_ns.map_or(u64::MAX, |lasts| now + lasts));
-        self.was_gone = true;
-        now < until
     }
 
     /// Part of the operation takes effect.
@@ -376,7 +378,7 @@ impl Device {
                 let failure = operation.failure.or_else(|| {
                     let blocks = block_range(first_sector, slices.total_bytes());
                     let bad = self.media.is_unreadable(blocks.0, blocks.1);
-                    self.failures += u32::from(bad);
+                    self.failures.count += u32::from(bad);
                     bad.then_some(IoError::Media)
                 });
                 match failure {
@@ -402,7 +404,8 @@ impl Device {
                     return Err(error);
                 }
                 pieces.iter_mut().for_each(|piece| land(&mut self.media, id.0, piece));
-                self.media.complete(id.0, pieces.iter().map(|piece| piece.part.block), moment);
+                let landed = pieces.iter().filter_map(|piece| piece.target);
+                self.media.complete(id.0, landed, moment);
             }
             Work::Flush { before } => match operation.failure {
                 None => self.media.flush(before),
@@ -438,7 +441,7 @@ impl Device {
             }
         }
         match loss {
-            Loss::Process if !self.was_gone => self.media.kill(moment),
+            Loss::Process if !self.failures.was_gone => self.media.kill(moment),
             Loss::Process => self.media.cut_power(PowerStyle::Random, &mut self.random),
             Loss::Power(style) => self.media.cut_power(style, &mut self.random),
         }
@@ -481,9 +484,8 @@ impl Device {
     fn land_torn(&mut self, id: u64, piece: &mut Piece, percent: u64) {
         if percent == 50 && self.options.atomic == AtomicUnit::Sector && !piece.has_landed {
             let sectors = piece.part.sectors & self.random.bits() as u8;
-            if sectors != 0 {
-                let part = Part { block: piece.part.block, sectors };
-                self.media.land(id, part, piece.content.clone());
+            if let (Some(block), true) = (piece.target, sectors != 0) {
+                self.media.land(id, Part { block, sectors }, piece.content.clone());
             }
         } else if self.random.percent(percent) {
             land(&mut self.media, id, piece);
@@ -492,9 +494,23 @@ impl Device {
 }
 
 fn land(media: &mut Media, id: u64, piece: &mut Piece) {
-    if !piece.has_landed {
-        media.land(id, piece.part, piece.content.clone());
+    if let (Some(block), false) = (piece.target, piece.has_landed) {
+        media.land(id, Part { block, ..piece.part }, piece.content.clone());
         piece.has_landed = true;
+    }
+}
+
+/// Loses pieces of a write, or sends all of them elsewhere.
+fn misplace(pieces: &mut [Piece], misplaced: Misplaced) {
+    for (index, piece) in (0u32..).zip(pieces) {
+        match misplaced {
+            Misplaced::Lost { first, count } => {
+                if (first..first + count).contains(&index) {
+                    piece.target = None;
+                }
+            }
+            Misplaced::Misdirected { to_block } => piece.target = Some(to_block + index),
+        }
     }
 }
 
@@ -515,10 +531,12 @@ fn parts(first_sector: u32, bytes: u64) -> impl Iterator<Item = Part> {
     })
 }
 
+fn new_piece(part: Part, content: Content) -> Piece {
+    Piece { part, target: Some(part.block), content, has_landed: false }
+}
+
 fn zero_pieces(first_sector: u32, bytes: u64) -> Vec<Piece> {
-    parts(first_sector, bytes)
-        .map(|part| Piece { part, content: Content::Zero, has_landed: false })
-        .collect()
+    parts(first_sector, bytes).map(|part| new_piece(part, Content::Zero)).collect()
 }
 
 fn check_slices(slices: &Slices, pool: &BufferPool) {
@@ -555,7 +573,7 @@ fn capture(first_sector: u32, slices: &Slices, pool: &BufferPool) -> Vec<Piece> 
             }
             Rc::from(&block[..])
         };
-        pieces.push(Piece { part, content: Content::Bytes(content), has_landed: false });
+        pieces.push(new_piece(part, Content::Bytes(content)));
     }
     pieces
 }

@@ -8,13 +8,15 @@
 //!   turn, with the [`survivors`] that a crash may have.
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
+//! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
+//!   must notice.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
 //!   `crash.rs` and `check.rs` what happens between and after.
 //! - [`fuzz`] hands damaged bytes to whatever reads a cache device.
 //! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
 //!
-//! Deliberately absent: real devices, threads, and, but for the fuzzers, any knowledge of the
-//! engine's format beyond the superblock that a host writes at format.
+//! Deliberately absent: real devices, threads, and, but for the fuzzers and `silent.rs`, any
+//! knowledge of the engine's format beyond the superblock that a host writes at format.
 
 mod administrator;
 mod caught;
@@ -25,6 +27,7 @@ pub mod config;
 mod crash;
 pub mod device;
 pub mod event_hash;
+pub mod faults;
 pub mod fuzz;
 mod hang;
 pub mod hunt;
@@ -35,6 +38,7 @@ pub mod payload;
 pub mod random;
 pub mod reference;
 pub mod run;
+pub mod silent;
 pub mod stamp;
 pub mod survivors;
 pub mod sweep;

@@ -126,6 +126,14 @@ pub(crate) struct Write {
 pub(crate) struct Version {
     pub(crate) write: u32,
     pub(crate) value: u32,
+    /// It may be missing, see [`Oracle::forgive`].
+    pub(crate) is_forgiven: bool,
+}
+
+impl Version {
+    fn new(write: u32, value: u32) -> Version {
+        Version { write, value, is_forgiven: false }
+    }
 }
 
 pub(crate) struct VolumeHistory {
@@ -228,7 +236,7 @@ impl Oracle {
         };
         for sector in run.first..run.first + run.count {
             self.prune(run.volume, sector);
-            self.append(run.volume, sector, Version { write: id, value });
+            self.append(run.volume, sector, Version::new(id, value));
         }
         WriteId(id)
     }
@@ -239,7 +247,7 @@ impl Oracle {
         let versions = &mut volume.sectors[sector as usize];
         let is_settled = self.writes[version.write as usize].kind == WriteKind::Recovered;
         if versions.is_empty() && !is_settled {
-            versions.push(Version { write: volume.initial, value: volume.initial });
+            versions.push(Version::new(volume.initial, volume.initial));
         }
         versions.push(version);
     }
@@ -384,7 +392,7 @@ impl Oracle {
         let mut age = Age::Old;
         for version in versions {
             let write = &self.writes[version.write as usize];
-            if write.done > submitted {
+            if write.done > submitted || version.is_forgiven {
                 return Age::Uncertain;
             }
             if write.submitted > self.last_crash && write.kind != WriteKind::Recovered {
@@ -403,7 +411,7 @@ impl Oracle {
                 if self.volumes[run.volume].history == History::Pruned {
                     self.volumes[run.volume].sectors[*sector as usize].clear();
                 }
-                self.append(run.volume, *sector, Version { write, value: *value });
+                self.append(run.volume, *sector, Version::new(write, *value));
             }
             self.volumes[run.volume].flush_points.push(now);
         }
@@ -411,7 +419,7 @@ impl Oracle {
             let write = self.push_recovered(run, now);
             for (sector, value) in young {
                 // No flush covers it: what it found is as durable as the write that it found.
-                self.append(run.volume, *sector, Version { write, value: *value });
+                self.append(run.volume, *sector, Version::new(write, *value));
             }
         }
         self.tick();
@@ -433,8 +441,12 @@ impl Oracle {
 
     fn is_superseded(&self, versions: &[Version], write: &Write, submitted: u64) -> bool {
         versions.iter().rev().any(|later| {
+            let is_forgiven = later.is_forgiven;
             let later = &self.writes[later.write as usize];
-            later.acknowledged && later.done < submitted && later.submitted > write.done
+            !is_forgiven
+                && later.acknowledged
+                && later.done < submitted
+                && later.submitted > write.done
         })
     }
 
@@ -487,6 +499,16 @@ impl Oracle {
             }
         }
         found
+    }
+
+    /// The record of a write is gone and nobody can know. Of the versions of a sector that had not
+    /// been answered at `moment`, those with this value, or all, may be missing from now on.
+    pub fn forgive(&mut self, volume: usize, sector: u32, value: Option<u32>, moment: u64) {
+        let writes = &self.writes;
+        for version in &mut self.volumes[volume].sectors[sector as usize] {
+            let is_meant = value.is_none_or(|value| version.value == value);
+            version.is_forgiven |= is_meant && writes[version.write as usize].done >= moment;
+        }
     }
 
     /// A crash: what was under way is over, and what does not survive need not be there.

@@ -118,6 +118,10 @@ pub struct Stats {
     pub returns: u64,
     pub recoveries: u64,
     pub lost_extents: u64,
+    pub silent_faults: u64,
+    pub forgiven_records: u64,
+    pub damaged_starts: u64,
+    pub beyond: u64,
 }
 
 /// Numbers and their names.
@@ -147,6 +151,10 @@ impl Stats {
             ("read hits", self.read_hits),
             ("returns of the cache device", self.returns),
             ("lost extents", self.lost_extents),
+            ("silent faults", self.silent_faults),
+            ("records that may be missing", self.forgiven_records),
+            ("starts that must be refused", self.damaged_starts),
+            ("runs ended beyond any promise", self.beyond),
         ]
     }
 }
@@ -286,6 +294,10 @@ impl World<'_> {
             // Rot may make a device unusable at any time.
             Err(Halt::Refused) => {
                 self.stats.refusals += 1;
+                Ok(())
+            }
+            Err(Halt::Beyond) => {
+                self.stats.beyond += 1;
                 Ok(())
             }
             Err(Halt::Crash) => unreachable!("the last life has no crash"),

@@ -26,6 +26,7 @@ use crate::oracle::{History, Mismatch, Oracle};
 use crate::payload::BufferPool;
 use crate::random::Random;
 use crate::run::{Missed, Stats};
+use crate::silent::Ledger;
 use crate::trace::{DeviceName, Note, SharedTrace, describe_io};
 use crate::under_test::{Launch, UnderTest};
 
@@ -38,7 +39,8 @@ const REQUEST_NS_MAX: u64 = 120_000_000_000;
 /// Longest time a command or recovery may take while no device fails: a full cache is written back
 /// within it even by the slowest origin.
 const COMMAND_NS_MAX: u64 = 600_000_000_000;
-/// Both are this much longer in a life with failures, where the engine waits and tries again.
+/// Both are this much longer in a life with failures or stalls, where the engine waits and tries
+/// again.
 const FAULT_PATIENCE: u64 = 10;
 /// Steps of a run. The longest of some thousand long runs needed a twentieth of it.
 const STEPS_MAX: u64 = 4_000_000;
@@ -62,6 +64,8 @@ pub(crate) enum Halt {
     Crash,
     /// The engine refused the cache device, for a reason that the run gave it.
     Refused,
+    /// Faults met of which nobody promises anything.
+    Beyond,
     /// The engine is wrong.
     Violation(Violation),
 }
@@ -160,6 +164,8 @@ pub(crate) struct Life {
     pub(crate) crash_after_steps: Option<u64>,
     pub(crate) crash_after_ios: Option<u64>,
     pub(crate) ios: u64,
+    /// Of these, what changes a device.
+    pub(crate) writes: u64,
     pub(crate) wakeups_in_a_row: u32,
     pub(crate) comeback: Comeback,
 }
@@ -192,6 +198,8 @@ pub(crate) struct World<'a> {
     pub(crate) may_have_poison: bool,
     /// Durable blocks of the cache device when recovery last ended well.
     pub(crate) seen_by_recovery: Contents,
+    /// What a run with a silent fault knows of the cache device.
+    pub(crate) ledger: Option<Ledger>,
     /// How the last life ended, for messages.
     pub(crate) last_end: &'static str,
     pub(crate) stats: Stats,
@@ -214,8 +222,12 @@ impl<'a> World<'a> {
     ) -> World<'a> {
         let mut oracle = Oracle::new();
         let mut volumes = Vec::new();
+        // What a silent fault takes may bring back what a pruned history has forgotten.
+        let has_silent = config.silent.is_some();
         for (index, config) in config.volumes.iter().enumerate() {
-            volumes.push(new_volume(index, config, &mut oracle, &mut random));
+            let is_whole = has_silent || config.order == WritebackOrder::Ordered;
+            let history = if is_whole { History::Whole } else { History::Pruned };
+            volumes.push(new_volume(index, config, history, &mut oracle, &mut random));
         }
         let cache = Device::new(config.cache, random.fork());
         World {
@@ -234,6 +246,7 @@ impl<'a> World<'a> {
             administrator: Administrator::default(),
             may_have_poison: false,
             seen_by_recovery: Contents::new(),
+            ledger: config.silent.map(Ledger::new),
             last_end: "format",
             stats: Stats::default(),
             plan_missed: None,
@@ -374,7 +387,9 @@ impl<'a> World<'a> {
     }
 
     fn check_patience(&self) -> Result<(), Halt> {
-        let patience = if self.has_failures() { FAULT_PATIENCE } else { 1 };
+        let has_stalls =
+            self.cache.stalls() > 0 || self.volumes.iter().any(|volume| volume.origin.stalls() > 0);
+        let patience = if self.has_failures() || has_stalls { FAULT_PATIENCE } else { 1 };
         if let Some((id, since)) = self.clients.oldest()
             && self.now - since > REQUEST_NS_MAX * patience
         {
@@ -483,6 +498,9 @@ impl<'a> World<'a> {
             DeviceName::Origin(volume) => self.check_origin_io(volume, io)?,
         }
         let moment = self.oracle.tick();
+        if name == DeviceName::Cache {
+            self.watch_cache_io(io, moment);
+        }
         let World { cache, volumes, pool, .. } = self;
         let device = match name {
             DeviceName::Cache => cache,
@@ -495,6 +513,7 @@ impl<'a> World<'a> {
         self.ios.insert(io.id.0, IoUnderWay { device: name, what, span, since });
         self.stats.ios += 1;
         self.life.ios += 1;
+        self.life.writes += u64::from(!matches!(io.kind, IoKind::Read { .. } | IoKind::Flush));
         match name {
             DeviceName::Cache => self.stats.cache_ios += 1,
             DeviceName::Origin(_) => self.stats.origin_ios += 1,
@@ -611,13 +630,10 @@ impl<'a> World<'a> {
 fn new_volume(
     index: usize,
     config: &VolumeConfig,
+    history: History,
     oracle: &mut Oracle,
     random: &mut Random,
 ) -> SimVolume {
-    let history = match config.order {
-        WritebackOrder::Ordered => History::Whole,
-        WritebackOrder::Coalescing => History::Pruned,
-    };
     let sectors = (config.size_bytes / SECTOR_BYTES as u64) as u32;
     let initial = oracle.add_volume(sectors, history);
     let fresh = Fresh::Stamps { volume: index as u8, write: initial.0 };

@@ -3,7 +3,8 @@
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind, IoResult, Slices};
 use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_sim::device::{
-    AtomicUnit, Device, DeviceOptions, FaultRates, Fresh, Gone, Loss, PowerStyle, Speed, WriteCache,
+    AtomicUnit, BadKind, BadRange, Device, DeviceOptions, FaultRates, Fresh, Gone, Loss, Misplaced,
+    PowerStyle, Speed, WriteCache,
 };
 use forebay_sim::payload::{BufferPool, PoolLimits};
 use forebay_sim::random::Random;
@@ -222,4 +223,68 @@ fn a_buffer_that_is_freed_under_a_read_panics() {
     let freed: BufferId = range.buffer;
     bench.pool.host_release(freed);
     let _ = bench.finish(id);
+}
+
+#[test]
+fn a_lost_write_is_reported_as_done_and_is_nowhere() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    bench.write(4, 4, 1).expect("written");
+    bench.flush().expect("flushed");
+    bench.device.misplace_next(Misplaced::Lost { first: 1, count: 2 });
+    bench.write(4, 4, 2).expect("it says so");
+    bench.flush().expect("it says so");
+    assert_eq!(bench.bytes_at(4, 4), [2, 1, 1, 2]);
+    bench.write(4, 4, 3).expect("only one write is lost");
+    assert_eq!(bench.bytes_at(4, 4), [3, 3, 3, 3]);
+}
+
+#[test]
+fn a_misdirected_write_lands_elsewhere_and_is_as_durable_there() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    bench.device.misplace_next(Misplaced::Misdirected { to_block: 20 });
+    bench.write(4, 2, 7).expect("it says so");
+    bench.flush().expect("flushed");
+    bench.device.lose(Loss::Power(PowerStyle::NoneSurvive), 99);
+    assert_eq!(bench.bytes_at(4, 2), [0, 0]);
+    assert_eq!(bench.bytes_at(20, 2), [7, 7]);
+}
+
+#[test]
+fn a_bad_range_fails_each_time_and_reads_work_again_after_a_write() {
+    for fails in [BadKind::ReadsUntilWritten, BadKind::Writes, BadKind::All] {
+        let mut bench = Bench::new(1, WriteCache::Durable);
+        let bad_range = Some(BadRange { from_permille: 0, block_count: 2, fails });
+        bench.device.set_faults(FaultRates { bad_range, ..FaultRates::default() });
+        let read = |bench: &mut Bench| {
+            let range = bench.buffer(1, 9);
+            let kind = IoKind::Read { offset_bytes: 4096, slices: Slices::One(range) };
+            let id = bench.submit(kind);
+            bench.finish(id).is_ok()
+        };
+        for _ in 0..2 {
+            assert_eq!(read(&mut bench), fails == BadKind::Writes);
+        }
+        for _ in 0..2 {
+            assert_eq!(bench.write(1, 1, 5).is_ok(), fails == BadKind::ReadsUntilWritten);
+        }
+        assert_eq!(read(&mut bench), fails != BadKind::All);
+        bench.write(2, 1, 6).expect("behind the range all is well");
+    }
+}
+
+#[test]
+fn a_stall_ends_well_and_late() {
+    let mut bench = Bench::new(1, WriteCache::Durable);
+    bench.device.set_faults(FaultRates { stall_permille: 1000, ..FaultRates::default() });
+    let range = bench.buffer(1, 3);
+    let io = Io {
+        id: IoId(1),
+        device: EngineDevice::Cache,
+        kind: IoKind::Write { offset_bytes: 0, slices: Slices::One(range) },
+    };
+    let times = bench.device.submit(0, 1, &io, &bench.pool);
+    assert!(times.end >= 1_000_000_000);
+    bench.finish(IoId(1)).expect("it ends well");
+    assert_eq!((bench.device.failures(), bench.device.stalls()), (0, 1));
+    assert_eq!(bench.bytes_at(0, 1), [3]);
 }

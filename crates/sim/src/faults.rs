@@ -1,0 +1,205 @@
+//! What goes wrong at a device: failures that it reports, stalls, and writes that it gets wrong
+//! without saying so. The model that this serves is written at the top of `device.rs`.
+
+use forebay_engine::io::IoError;
+
+use crate::random::Random;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Failures to come, for one life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct FaultRates {
+    /// Reads that fail, of a thousand.
+    pub read_permille: u64,
+    /// Writes, discards and write zeroes that fail, of a thousand.
+    pub write_permille: u64,
+    /// Flushes that fail, of a thousand.
+    pub flush_permille: u64,
+    /// Most failures.
+    pub failures_max: u32,
+    /// One operation that fails, counted from zero over the device's life.
+    pub fail_nth: Option<u64>,
+    /// When the device goes.
+    pub gone: Option<Gone>,
+    /// Operations that end well, but seconds late, of a thousand.
+    pub stall_permille: u64,
+    /// A part of the device that fails as long as the life lasts.
+    pub bad_range: Option<BadRange>,
+}
+
+/// A device that goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone {
+    /// First operation that finds it gone, counted from zero over the device's life.
+    pub from_operation: u64,
+    /// How long; `None` until the end of the life.
+    pub lasts_ns: Option<u64>,
+}
+
+/// Blocks on which operations fail, each time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadRange {
+    /// Where it begins, in thousandths of the device.
+    pub from_permille: u64,
+    /// Its length in blocks.
+    pub block_count: u32,
+    /// What fails.
+    pub fails: BadKind,
+}
+
+/// Which operations a bad range fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BadKind {
+    /// Reads, of a block until it is written.
+    ReadsUntilWritten,
+    /// Writes.
+    Writes,
+    /// Reads and writes.
+    All,
+}
+
+/// What an operation is to its failures.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes, discards or writes zeroes.
+    Write,
+    /// It flushes.
+    Flush,
+}
+
+/// What becomes of a write that the device reports as done, and of which it has done something
+/// else. Chosen before the write is submitted; see [`crate::device::Device::misplace_next`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Misplaced {
+    /// Some of its blocks, or all, never reach the device.
+    Lost {
+        /// First of them, counted from the start of the write.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+    /// All of it lands at another place.
+    Misdirected {
+        /// Block of the device where it begins.
+        to_block: u32,
+    },
+}
+
+/// Failures of a device in one life.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failures {
+    rates: FaultRates,
+    pub(crate) count: u32,
+    pub(crate) stalls: u32,
+    gone_until: Option<u64>,
+    pub(crate) was_gone: bool,
+}
+
+/// How an operation ends, as far as failures decide it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) failure: Option<IoError>,
+    /// How much later than otherwise.
+    pub(crate) late_ns: u64,
+}
+
+impl Failures {
+    pub(crate) fn new(rates: FaultRates) -> Failures {
+        Failures { rates, ..Failures::default() }
+    }
+
+    /// Blocks that cannot be read until they are written, of a device of `block_count`.
+    pub(crate) fn unreadable(&self, block_count: u32) -> std::ops::Range<u32> {
+        match self.rates.bad_range {
+            Some(range) if range.fails == BadKind::ReadsUntilWritten => range.blocks(block_count),
+            _ => 0..0,
+        }
+    }
+
+    pub(crate) fn is_gone_for_good(&self) -> bool {
+        self.was_gone && self.rates.gone.is_some_and(|gone| gone.lasts_ns.is_none())
+    }
+
+    pub(crate) fn is_still_gone(&self, now: u64) -> bool {
+        self.was_gone && self.gone_until.is_some_and(|until| now < until)
+    }
+
+    /// What happens to operation `nth` of the device's life, which touches `blocks` of
+    /// `block_count`.
+    pub(crate) fn choose(
+        &mut self,
+        (now, nth): (u64, u64),
+        access: Access,
+        blocks: &std::ops::Range<u32>,
+        block_count: u32,
+        random: &mut Random,
+    ) -> Fate {
+        if self.is_gone(now, nth) {
+            return self.fail(IoError::Gone, 0);
+        }
+        if self.rates.fail_nth == Some(nth) || self.is_bad(access, blocks, block_count) {
+            return self.fail(IoError::Media, 0);
+        }
+        let rates = self.rates;
+        if random.permille(rates.stall_permille) {
+            self.stalls += 1;
+            let late_ns = random.between(SECOND_NS..=20 * SECOND_NS);
+            return Fate { failure: None, late_ns };
+        }
+        let permille = match access {
+            Access::Read => rates.read_permille,
+            Access::Write => rates.write_permille,
+            Access::Flush => rates.flush_permille,
+        };
+        if self.count >= rates.failures_max || !random.permille(permille) {
+            return Fate::default();
+        }
+        match (access, random.below(8)) {
+            (_, 0) => {
+                let late_ns = random.between(SECOND_NS..=20 * SECOND_NS);
+                self.fail(IoError::TimedOut, late_ns)
+            }
+            (Access::Write, 1 | 2) => self.fail(IoError::NoSpace, 0),
+            _ => self.fail(IoError::Media, 0),
+        }
+    }
+
+    fn fail(&mut self, error: IoError, late_ns: u64) -> Fate {
+        self.count += 1;
+        Fate { failure: Some(error), late_ns }
+    }
+
+    fn is_bad(&self, access: Access, blocks: &std::ops::Range<u32>, block_count: u32) -> bool {
+        let Some(range) = self.rates.bad_range else { return false };
+        let applies = match (range.fails, access) {
+            // The medium knows which of its blocks were written since.
+            (BadKind::ReadsUntilWritten, _) | (_, Access::Flush) => false,
+            (BadKind::Writes, access) => access == Access::Write,
+            (BadKind::All, _) => true,
+        };
+        let bad = range.blocks(block_count);
+        applies && blocks.start < bad.end && bad.start < blocks.end
+    }
+
+    fn is_gone(&mut self, now: u64, nth: u64) -> bool {
+        let Some(gone) = self.rates.gone else { return false };
+        if nth < gone.from_operation {
+            return false;
+        }
+        let until = *self
+            .gone_until
+            .get_or_insert_with(|| gone.lasts_ns.map_or(u64::MAX, |lasts| now + lasts));
+        self.was_gone = true;
+        now < until
+    }
+}
+
+impl BadRange {
+    fn blocks(&self, block_count: u32) -> std::ops::Range<u32> {
+        let from = (u64::from(block_count) * self.from_permille / 1000) as u32;
+        from..block_count.min(from + self.block_count)
+    }
+}
