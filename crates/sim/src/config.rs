@@ -100,6 +100,9 @@ pub struct Config {
     pub lives: u32,
     /// Requests of a life.
     pub requests: u64,
+    /// Requests of an undisturbed life before the one that a sweep strikes; without any there is
+    /// no such life.
+    pub history_requests: u64,
     /// What a power cut leaves.
     pub power: PowerStyle,
     /// Share of crashes that are power cuts, in percent.
@@ -150,6 +153,7 @@ impl Config {
             volumes,
             lives: lives as u32,
             requests: random.between(30..=requests_max) * scale,
+            history_requests: 0,
             power: power_style(random),
             power_percent: *random.pick(&[0, 60, 60, 100]),
             faults: if has_loud { faults(random) } else { FaultConfig::default() },
@@ -173,8 +177,11 @@ impl Config {
         }
     }
 
-    /// A small world without chance failures: a sweep puts in its own.
+    /// A small world without chance failures: a sweep puts in its own. Half of these worlds are
+    /// small enough to look at; in the others so much is written, before and in the life that the
+    /// sweep strikes, that the log is reclaimed, and an administrator is about.
     fn for_sweep(random: &mut Random) -> Config {
+        let is_busy = random.percent(50);
         let geometry = geometry(25);
         let volume = VolumeConfig {
             size_bytes: MIB,
@@ -187,27 +194,35 @@ impl Config {
             ..volume(random)
         };
         let origin = DeviceOptions { size_bytes: MIB, ..volume.origin };
-        let volume = VolumeConfig { origin, ..volume };
+        let mut volume = VolumeConfig { origin, ..volume };
+        if is_busy {
+            volume.settings.writeback_percent = *random.pick(&[0, 1, 10]);
+        }
         Config {
             cache: cache_device(random, &geometry),
             geometry,
             supports_discard: true,
             settings: SetSettings::default(),
             volumes: vec![volume],
-            lives: 1,
+            lives: if is_busy { 2 } else { 1 },
             requests: 60,
+            history_requests: if is_busy { 100 } else { 0 },
             power: PowerStyle::Random,
             power_percent: 0,
             faults: FaultConfig::default(),
             rot: Rot::None,
             silent: None,
             pool: PoolLimits { engine_bytes_max: 64 * MIB, refusal_permille: 0 },
-            mixture: Mixture::small(),
+            mixture: if is_busy { Mixture::busy() } else { Mixture::small() },
             connections: 2,
             depth_max: 4,
             think_ns: MILLISECOND,
             batch_ns: 0,
-            administrator: AdministratorConfig { permille: 0, weights: [1; 6], cancel_percent: 0 },
+            administrator: AdministratorConfig {
+                permille: if is_busy { 40 } else { 0 },
+                weights: [1; 6],
+                cancel_percent: 0,
+            },
             host_save_ns: MILLISECOND,
         }
     }

@@ -373,9 +373,12 @@ impl World<'_> {
         }
     }
 
-    /// A small life with the failures and the crash of the plan.
+    /// A small life with the failures and the crash of the plan, perhaps after one without.
     fn run_planned(&mut self, plan: Plan) -> Result<(), Halt> {
-        let mut life = Life::default();
+        if self.config.history_requests > 0 {
+            self.live_before()?;
+        }
+        let mut life = Life { number: self.config.lives - 1, ..Life::default() };
         let faults = &mut self.config.faults;
         faults.lives_percent = 100;
         faults.cache = FaultRates { fail_nth: plan.fail_cache_io, ..FaultRates::default() };
@@ -385,8 +388,9 @@ impl World<'_> {
             let is_power = crash.kind == CrashKind::PowerCut;
             self.config.power_percent = if is_power { 100 } else { 0 };
         }
+        let before = self.stats;
         let result = self.live_planned(life);
-        self.plan_missed = self.missed(plan);
+        self.plan_missed = self.missed(plan, &before);
         match result {
             Err(Halt::Crash) => match plan.crash.and_then(|crash| crash.choice) {
                 Some(choice) => self.crash_with(choice),
@@ -397,12 +401,23 @@ impl World<'_> {
         }
     }
 
-    /// What of the plan has not come.
-    fn missed(&self, plan: Plan) -> Option<Missed> {
+    /// A life that nothing disturbs, and a kill, so that the planned one begins with a recovery.
+    fn live_before(&mut self) -> Result<(), Halt> {
+        self.start_life(Life::default(), LifeFaults::None)?;
+        self.run_until("recovery", |world| world.life.is_serving)?;
+        self.connect(self.config.history_requests);
+        self.run_until("requests", |world| world.clients.budget == 0)?;
+        self.crash()
+    }
+
+    /// What of the plan has not come, by what there was before the life.
+    fn missed(&self, plan: Plan, before: &Stats) -> Option<Missed> {
         let crash_argument = plan.crash.map_or("", |crash| crash.kind.argument());
+        let cache_ios = self.stats.cache_ios - before.cache_ios;
+        let origin_ios = self.stats.origin_ios - before.origin_ios;
         let planned = [
-            ("--fail-cache-io", plan.fail_cache_io, self.stats.cache_ios),
-            ("--fail-origin-io", plan.fail_origin_io, self.stats.origin_ios),
+            ("--fail-cache-io", plan.fail_cache_io, cache_ios),
+            ("--fail-origin-io", plan.fail_origin_io, origin_ios),
             (crash_argument, plan.crash.map(|crash| crash.at_io), self.life.ios),
         ];
         let missed = planned.iter().find(|(_, n, operations)| n.is_some_and(|n| *operations <= n));

@@ -5,6 +5,8 @@
 //! through. A crash is made with every choice of what survives it ([`crate::survivors`]), a failure
 //! that is followed by a crash with a sample of the operations behind it.
 
+use std::collections::BTreeMap;
+
 use crate::random::Random;
 use crate::run::{CrashKind, Outcome, Plan, PlannedCrash, RunOptions, run_with};
 use crate::under_test::Launch;
@@ -48,7 +50,7 @@ impl Effort {
 }
 
 /// What a sweep did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Swept {
     /// Operations that the undisturbed run has of the kind that counts.
     pub operations: u64,
@@ -56,6 +58,8 @@ pub struct Swept {
     pub done: u64,
     /// Runs.
     pub runs: u64,
+    /// What the runs did, by name, in sum.
+    pub totals: BTreeMap<&'static str, u64>,
 }
 
 /// A sweep under way.
@@ -142,6 +146,9 @@ impl Sweeper<'_> {
         self.swept.runs += 1;
         let options = RunOptions { plan, ..RunOptions::default() };
         let outcome = run_with(self.seed, options, self.launch);
+        for (name, number) in outcome.stats.named() {
+            *self.swept.totals.entry(name).or_default() += number;
+        }
         if outcome.failure.is_some() { Err(Box::new(outcome)) } else { Ok(outcome) }
     }
 

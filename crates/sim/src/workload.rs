@@ -129,6 +129,12 @@ impl Mixture {
             hot_bytes: 128 * 1024,
         }
     }
+
+    /// The same with longer requests, for sweeps that are to reach reclaim.
+    #[must_use]
+    pub fn busy() -> Mixture {
+        Mixture { sizes: [2, 6, 6, 3, 0], ..Mixture::small() }
+    }
 }
 
 /// A volume as a connection sees it.

@@ -42,8 +42,8 @@ const COMMAND_NS_MAX: u64 = 600_000_000_000;
 /// Both are this much longer in a life with failures or stalls, where the engine waits and tries
 /// again.
 const FAULT_PATIENCE: u64 = 10;
-/// Steps of a run. The longest of some thousand long runs needed a twentieth of it.
-const STEPS_MAX: u64 = 4_000_000;
+/// Steps of a run. Of some hundred long runs the longest needed a twentieth of it.
+const STEPS_MAX: u64 = 8_000_000;
 
 /// How often everything that the engine counts is counted again, of a thousand steps.
 const AUDIT_PERMILLE: u64 = 3;

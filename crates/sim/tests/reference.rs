@@ -113,3 +113,24 @@ fn a_stuck_run_names_operations_and_what_the_engine_says() {
     assert!(text.contains(" requests, "), "{text}");
     assert!(text.lines().any(|line| line.trim().starts_with("request ")), "{text}");
 }
+
+#[test]
+fn sweeps_find_what_their_crash_or_failure_shows() {
+    let effort = Effort { stride: 3, choices_max: 8 };
+    let pairs = [
+        (Sweep::CutPower, Fault::SkipsFlush),
+        (Sweep::CutPower, Fault::IgnoresForced),
+        (Sweep::Kill, Fault::AnswersEarly),
+        (Sweep::FailOriginIo, Fault::HidesErrors),
+        (Sweep::FailThenCutPower, Fault::SkipsFlush),
+    ];
+    for (kind, fault) in pairs {
+        let launcher = Reference::launcher(fault);
+        let mut seeds = 1..10;
+        let found = seeds.find_map(|seed| sweep(seed, kind, effort, &launcher, &mut |_| {}).err());
+        let outcome = found.unwrap_or_else(|| panic!("{kind:?} does not find {fault:?}"));
+        // What was found is found again by the command that is printed.
+        assert_eq!(run_with(outcome.seed, outcome.options, &launcher).failure, outcome.failure);
+        println!("{fault:?}: {}", outcome.replay_command());
+    }
+}

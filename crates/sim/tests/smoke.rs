@@ -32,14 +32,16 @@ fn check_runs(seed: u64, runs: u64, options: RunOptions) {
 }
 
 fn check_sweep(kind: Sweep) {
-    let brief = Effort { stride: 5, choices_max: 3 };
-    let (seeds, effort) = if is_long() { (1..=10, Effort::FULL) } else { (1..=2, brief) };
+    let brief = Effort { stride: 13, choices_max: 3 };
+    let (seeds, effort) = if is_long() { (2..=5, Effort::FULL) } else { (2..=3, brief) };
+    let mut reclaimed = 0;
     for seed in seeds {
         match sweep(seed, kind, effort, &launch_engine, &mut |_| {}) {
-            Ok(swept) => assert!(swept.runs > 10, "seed {seed}: {swept:?}"),
+            Ok(swept) => reclaimed += swept.totals["reclaimed segments"],
             Err(outcome) => panic!("{kind:?}: {outcome}"),
         }
     }
+    assert!(reclaimed > 0, "none of the seeds comes to reclaim");
 }
 
 #[test]

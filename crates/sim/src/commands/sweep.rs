@@ -91,16 +91,19 @@ fn sweep_operations(seed: u64, kind: Sweep, options: &Options) -> Verdict {
     let choices_max = options.choices.unwrap_or(u64::MAX);
     let effort = Effort { stride: options.stride, choices_max };
     let mut progress = |swept: &Swept| {
-        let Swept { operations, done, runs } = swept;
+        let Swept { operations, done, runs, .. } = swept;
         let all = operations.div_ceil(effort.stride);
         show_progress(format!("{}: {done} of {all} operations, {runs} runs", kind.name()));
     };
     let swept = sweep(seed, kind, effort, &*options.judged.launcher(), &mut progress);
     clear_progress();
     match swept {
-        Ok(Swept { operations, runs, .. }) => {
+        Ok(Swept { operations, runs, totals, .. }) => {
             let name = kind.name();
             say(format_args!("seed {seed} {name}: {operations} operations, {runs} runs, all good"));
+            for (what, count) in totals {
+                say(format_args!("  {count:>10} {what}"));
+            }
             Verdict::Good
         }
         Err(outcome) => {
