@@ -5,6 +5,7 @@
 //! void what the new mode cannot vouch for; make the change durable; let the requests go. An answer
 //! comes when the state it tells of is durable, never before.
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
 use crate::event::{Command, CommandError, CommandId, Event, SavedMark};
 use crate::format::superblock::{AddVolumeError, NewVolume};
@@ -262,7 +263,9 @@ impl Engine {
             self.abandon_command(slot, command.id, CommandError::Poisoned);
             return;
         }
-        if command.is_leaving() && self.volume(slot).dirty_blocks > 0 {
+        let is_dirty =
+            self.volume(slot).dirty_blocks > 0 && !has_defect(Defect::LeavingWithoutDrain);
+        if command.is_leaving() && is_dirty {
             return;
         }
         self.volume_mut(slot).is_gated = true;
@@ -273,7 +276,8 @@ impl Engine {
     /// Rule 10: a mode switch waits for the operations of the old mode.
     fn advance_gated(&mut self, slot: VolumeSlot, command: VolumeCommand) {
         let volume = self.volume(slot);
-        if volume.operations > 0 || !volume.locks.is_idle() {
+        let is_busy = volume.operations > 0 || !volume.locks.is_idle();
+        if is_busy && !has_defect(Defect::SwitchDoesNotWait) {
             return;
         }
         let leaves = command.is_leaving() || command.goal == Goal::Invalidate;
@@ -287,7 +291,9 @@ impl Engine {
             self.abandon_command(slot, command.id, CommandError::Dirty);
             return;
         }
-        if leaves && self.volume(slot).dirty_blocks > 0 {
+        let is_dirty =
+            self.volume(slot).dirty_blocks > 0 && !has_defect(Defect::LeavingWithoutDrain);
+        if leaves && is_dirty {
             self.volume_mut(slot).needs_writeback = true;
             return;
         }
@@ -513,7 +519,8 @@ impl Engine {
     /// Asks for the flush if one is needed.
     fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
         let volume = self.volume_mut(slot);
-        let is_needed = !volume.homed.is_empty() || !volume.around.is_empty();
+        let is_needed = (!volume.homed.is_empty() || !volume.around.is_empty())
+            && !has_defect(Defect::EndWithoutOriginFlush);
         if is_needed && !volume.flushes.is_under_way() && !volume.flushes.is_due() {
             volume.flushes.join(Waiter::Nobody);
         }
@@ -544,9 +551,11 @@ impl Engine {
     /// Rule 10: a higher generation, durable before it matters, voids every record of the volume.
     /// Nothing dirty is left and no operation is under way.
     pub(crate) fn void_volume(&mut self, slot: VolumeSlot) {
-        assert_eq!(self.volume(slot).dirty_blocks, 0);
+        let is_clean = self.volume(slot).dirty_blocks == 0;
+        assert!(is_clean || has_defect(Defect::LeavingWithoutDrain));
         self.cancel_all_misses(slot);
-        self.stored_volume(slot).generation.0 += 1;
+        self.stored_volume(slot).generation.0 +=
+            u64::from(!has_defect(Defect::GenerationNotRaised));
         self.clear_index(slot);
         let generation = self.stored_volume(slot).generation;
         self.volume_mut(slot).generation = generation;

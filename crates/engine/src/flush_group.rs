@@ -6,6 +6,7 @@
 
 use alloc::collections::VecDeque;
 
+use crate::defects::{Defect, has_defect};
 use crate::wake::Waiter;
 
 /// Names a flush of one device; they begin and end in this order.
@@ -24,6 +25,11 @@ impl FlushGroup {
         self.started + 1
     }
 
+    /// The same; with the defect a flush that is under way counts.
+    pub(crate) fn next_number_unless(&self, defect: Defect) -> FlushNumber {
+        self.next_number() - u64::from(has_defect(defect) && self.is_under_way())
+    }
+
     /// Whether this flush has ended well.
     pub(crate) fn is_finished(&self, number: FlushNumber) -> bool {
         self.finished >= number
@@ -31,7 +37,8 @@ impl FlushGroup {
 
     /// Registers `waiter` for the next flush to begin.
     pub(crate) fn join(&mut self, waiter: Waiter) {
-        self.waiters.push_back((self.next_number(), waiter));
+        let number = self.next_number_unless(Defect::FlushUnderWayCounts);
+        self.waiters.push_back((number, waiter));
     }
 
     /// Whether a flush is due: somebody waits for one that has not begun, and none is under way.

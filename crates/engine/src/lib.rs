@@ -20,6 +20,7 @@ mod audit;
 mod background;
 mod block_bits;
 mod command;
+pub mod defects;
 mod engine;
 pub mod error;
 pub mod event;

@@ -22,6 +22,12 @@
 //! data path waits, except the host state file, which says so. The crate deliberately has no async
 //! runtime and no policy of caching: that is the engine's.
 
+/// A server without deliberate defects, or none.
+const _: () = assert!(
+    !forebay_engine::defects::ARE_PLANTED,
+    "the feature planted-defects of forebay-engine is for the simulator: build without it"
+);
+
 mod aligned;
 mod buddy;
 mod buffer_pool;

@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::checkpoint::{BlankPiece, Checkpoint, SegmentLine, SegmentUse, VolumeLine};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -130,7 +131,7 @@ impl Engine {
         let sequence = checkpoint.sequence;
         self.checkpoint.cut = Some(checkpoint);
         self.checkpoint.state = State::Completing;
-        if self.log.complete_through() >= sequence {
+        if self.log.complete_through() >= sequence || has_defect(Defect::CutBeforeRecords) {
             self.wake(Waiter::Checkpoint, Ended::Well);
         } else {
             self.log.frontier_waiters.push((sequence.0, Waiter::Checkpoint));
@@ -207,12 +208,20 @@ impl Engine {
             State::Completing if self.checkpoint.cut_is_void => self.cut(),
             State::Completing => {
                 self.checkpoint.state = State::FlushingLog;
-                self.join_cache_flush(Waiter::Checkpoint);
+                let defect = Defect::CheckpointWithoutFirstFlush;
+                self.join_cache_flush_unless(defect, Waiter::Checkpoint);
             }
             State::FlushingLog => {
+                self.delay_bits();
                 // A failed write since the cut is no harm: its record was complete by then.
                 let cut = self.checkpoint.cut.as_ref().expect("it was cut");
-                assert!(self.log.durable_through >= cut.sequence);
+                let hurries = [
+                    Defect::CutBeforeRecords,
+                    Defect::CheckpointWithoutFirstFlush,
+                    Defect::FlushUnderWayCounts,
+                ];
+                let is_hurried = hurries.into_iter().any(has_defect);
+                assert!(self.log.durable_through >= cut.sequence || is_hurried);
                 let set_id = self.log.set_id;
                 self.checkpoint.body = cut.encode(&set_id, &self.superblock.geometry);
                 self.checkpoint.written = 0;
@@ -223,10 +232,23 @@ impl Engine {
         }
     }
 
+    /// Only if that defect is planted.
+    fn delay_bits(&mut self) {
+        if !has_defect(Defect::BitsOfLaterMoment) {
+            return;
+        }
+        let late = self.describe().segments;
+        let cut = self.checkpoint.cut.as_mut().expect("it was cut");
+        for (line, late) in cut.segments.iter_mut().zip(late) {
+            line.bits = late.bits.filter(|_| line.bits.is_some());
+        }
+    }
+
     /// The older area: the one that does not hold the last durable checkpoint.
     fn write_body(&mut self, payload: &mut dyn Payload) {
         let geometry = self.superblock.geometry;
         let older = 1 - u64::from(self.checkpoint.last_area);
+        let older = if has_defect(Defect::CheckpointOverNewest) { 1 - older } else { older };
         let area = geometry.checkpoint_offset + older * geometry.checkpoint_bytes;
         while self.checkpoint.written < self.checkpoint.body.len() {
             let from = self.checkpoint.written;
@@ -258,7 +280,8 @@ impl Engine {
         let is_whole = self.checkpoint.written == self.checkpoint.body.len();
         if self.checkpoint.writes_in_flight == 0 && is_whole {
             self.checkpoint.state = State::FlushingBody;
-            self.join_cache_flush(Waiter::Checkpoint);
+            let defect = Defect::CheckpointWithoutLastFlush;
+            self.join_cache_flush_unless(defect, Waiter::Checkpoint);
         }
     }
 
@@ -268,7 +291,7 @@ impl Engine {
         self.checkpoint.body = Vec::new();
         self.checkpoint.last_id = cut.id;
         self.idle_mark.on_vouched(cut.sequence);
-        self.checkpoint.last_area = 1 - self.checkpoint.last_area;
+        self.checkpoint.last_area ^= u8::from(!has_defect(Defect::CheckpointOverNewest));
         self.set_counters.checkpoints += 1;
         for (id, line) in (0u32..).zip(&cut.segments) {
             let segment = self.log.segments.get_mut(id);
@@ -277,7 +300,10 @@ impl Engine {
                 _ => false,
             };
             // Rule 6: reused only when a checkpoint cut after its drop is durable.
-            if is_dropped_before && line.segment_use == SegmentUse::Free {
+            let is_dropped = matches!(segment.state, SegmentState::Dropped(_));
+            if (is_dropped_before && line.segment_use == SegmentUse::Free)
+                || is_dropped && has_defect(Defect::ReuseByEarlierCheckpoint)
+            {
                 segment.is_reusable = true;
             }
         }
@@ -292,7 +318,9 @@ impl Engine {
         for id in 0..self.log.segments.len() {
             let segment = self.log.segments.get(id);
             let is_dropped = matches!(segment.state, SegmentState::Dropped(_));
-            if !is_dropped || !segment.is_reusable || segment.pins > 0 {
+            let is_reusable = segment.is_reusable || has_defect(Defect::ReuseBeforeCheckpoint);
+            let has_readers = segment.pins > 0 && !has_defect(Defect::ReuseUnderReaders);
+            if !is_dropped || !is_reusable || has_readers {
                 continue;
             }
             if segment.is_summary_under_way {
@@ -305,16 +333,22 @@ impl Engine {
                 let offset_bytes = self.cache_offset(self.log.position(id, 0));
                 let kind = IoKind::Discard { offset_bytes, length_bytes };
                 self.submit(Device::Cache, kind, IoPurpose::DiscardSegment(id));
-            } else {
-                self.on_segment_discarded(id);
+                if !has_defect(Defect::ReuseBeforeDiscard) {
+                    continue;
+                }
             }
+            self.on_segment_discarded(id);
         }
     }
 
     /// Rule 6: a segment is written again only when its discard has ended; a discard that came late
     /// would take new data with it.
     pub(crate) fn on_segment_discarded(&mut self, segment: u32) {
-        assert_eq!(self.log.segments.get(segment).state, SegmentState::Discarding);
+        let is_late = self.log.segments.get(segment).state != SegmentState::Discarding;
+        if is_late && has_defect(Defect::ReuseBeforeDiscard) {
+            return;
+        }
+        assert!(!is_late);
         self.log.segments.release(segment);
         while let Some(waiter) = self.log.space_waiters.pop_front() {
             self.wake(waiter, Ended::Well);

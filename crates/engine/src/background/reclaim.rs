@@ -12,6 +12,7 @@
 use alloc::vec::Vec;
 
 use crate::background::segment_entries::SegmentRange;
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, SummaryUser};
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
@@ -322,7 +323,7 @@ impl Engine {
     /// Cuts a piece into runs that are kept and runs that are not.
     fn choose_kept(&mut self, slot: VolumeSlot, piece: &Piece) {
         let Place::Data(position) = piece.place else {
-            if self.is_piece_dirty(piece) {
+            if self.is_piece_dirty(piece) && !has_defect(Defect::BlankNotRelocated) {
                 self.reclaim.items.push(Item { slot, piece: *piece, attempts: 0 });
             }
             return;
@@ -448,7 +449,9 @@ impl Engine {
             let here = CacheBlock(position.0 + at + run);
             // Rule 1: checked in the step that appends; a block of which something newer has been
             // appended has lost its live bit.
-            let is_same = self.log.segments.is_live(here)
+            let is_newest =
+                self.log.segments.is_live(here) || has_defect(Defect::RelocationTakesNewVersion);
+            let is_same = is_newest
                 && self.log.segments.is_dirty(here) == is_dirty
                 && self.is_block_good(position, data, at + run, payload);
             if !is_same {
@@ -482,14 +485,19 @@ impl Engine {
         }
         // Rule 1: version, checksum and dirty state stay. The epoch is that of now: only ordered
         // volumes, which are not served yet, depend on it.
+        let version = if has_defect(Defect::RelocationTakesNewVersion) {
+            self.log.take_version()
+        } else {
+            piece.version
+        };
         let new = NewEntry {
             slot: item.slot,
             kind: EntryKind::Data,
             start: piece.start,
             block_count,
-            version: piece.version,
+            version,
             epoch: self.volume(item.slot).epoch,
-            is_dirty,
+            is_dirty: is_dirty && !has_defect(Defect::RelocationBecomesClean),
         };
         let (_, to) =
             self.append_data(Stream::Relocate, new, source, Checksums::Keep(from), payload);
@@ -576,7 +584,9 @@ impl Engine {
         for index in 0..self.reclaim.victims.len() {
             let victim = &self.reclaim.victims[index];
             let segment = victim.segment;
-            if victim.is_spared || self.log.segments.get(segment).mapped == 0 {
+            let needs_drop = self.log.segments.get(segment).mapped > 0
+                && !has_defect(Defect::ForgottenWithoutDrop);
+            if victim.is_spared || !needs_drop {
                 continue;
             }
             if self.has_room(Stream::Relocate, 0) {
@@ -629,7 +639,9 @@ impl Engine {
                 self.set_counters.dropped_blocks += piece.block_count;
             }
             Place::Blank { header, .. } => {
-                assert!(!self.log.segments.is_dirty(header));
+                assert!(
+                    !self.log.segments.is_dirty(header) || has_defect(Defect::BlankNotRelocated)
+                );
                 if self.log.segments.is_live(header) {
                     self.retire(slot, piece);
                 }

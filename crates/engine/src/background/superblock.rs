@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::Defect;
 use crate::engine::{Engine, IoPurpose};
 use crate::format::superblock::SUPERBLOCK_BYTES;
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -79,7 +80,7 @@ impl Engine {
             State::WriteSecond => self.submit_superblock(Place::Copy, payload),
             State::Written { place } => {
                 self.superblock_writer.state = State::Flushing { place };
-                self.join_cache_flush(Waiter::Superblock);
+                self.join_cache_flush_unless(Defect::TableNotFlushed, Waiter::Superblock);
             }
             State::Idle | State::Writing { .. } | State::Flushing { .. } => {}
         }

@@ -11,6 +11,7 @@ use alloc::vec::Vec;
 
 use crate::background::pause::{PauseCause, Pauses};
 use crate::background::segment_entries::SegmentRange;
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase, SummaryUser};
 use crate::index::{BlankKind, Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -339,7 +340,9 @@ impl Engine {
         self.writeback.after_order = 0;
         self.writeback.queue = queue;
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
-        if self.log.flushes.is_finished(needed.unwrap_or(0)) {
+        if self.log.flushes.is_finished(needed.unwrap_or(0))
+            || has_defect(Defect::WriteAheadSkipped)
+        {
             self.writeback.state = State::Writing;
             self.go_on();
         } else {
@@ -545,10 +548,20 @@ impl Engine {
             return;
         };
         let end = blank.start + blank.block_count;
-        let winners = self.live_pieces(slot, blank.start, end, header);
+        let mut winners = self.live_pieces(slot, blank.start, end, header);
         if winners.is_empty() || !self.log.segments.is_dirty(header) {
             self.end_run(key, payload);
             return;
+        }
+        // One piece stands for the whole record when it is noted as written home.
+        let whole = Piece {
+            start: blank.start,
+            block_count: blank.block_count,
+            version: blank.version,
+            place: Place::Blank { kind, header },
+        };
+        if has_defect(Defect::BlankOverNewer) {
+            winners = alloc::vec![whole];
         }
         let facts = self.volume(slot).facts.expect("only writable volumes are written");
         let mut ios = Vec::new();
@@ -565,13 +578,6 @@ impl Engine {
                 BlankKind::Discard | BlankKind::Poison => {}
             }
         }
-        // One piece stands for the whole record when it is noted as written home.
-        let whole = Piece {
-            start: blank.start,
-            block_count: blank.block_count,
-            version: blank.version,
-            place: Place::Blank { kind, header },
-        };
         let failed_flushes = self.volume(slot).failed_flushes;
         let run = &mut self.writeback.runs[key];
         run.failed_flushes = failed_flushes;

@@ -11,6 +11,7 @@ use super::{
     PROMOTE_MARGIN_SEGMENTS, RECORDS_IN_FLIGHT_MAX, RESERVE_SEGMENTS, Record, RecordEntry,
     RecordState, SPARE_SEGMENTS, STREAMS, Stream,
 };
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::engine::IoPurpose;
 use crate::format::record::{self, Entry, EntryKind, RecordHeader};
@@ -92,6 +93,7 @@ impl Engine {
 
     fn kept_segments(&self, stream: Stream) -> u32 {
         match stream {
+            Stream::Client if has_defect(Defect::NoReserve) => SPARE_SEGMENTS,
             Stream::Client => RESERVE_SEGMENTS + SPARE_SEGMENTS,
             Stream::Promote => RESERVE_SEGMENTS + SPARE_SEGMENTS + PROMOTE_MARGIN_SEGMENTS,
             Stream::Relocate => SPARE_SEGMENTS,
@@ -505,7 +507,7 @@ impl Engine {
         let record = &self.log.records[key];
         let segment = self.log.segments.get(record.segment);
         let from = (record.block + 1) as usize;
-        let header = RecordHeader {
+        let mut header = RecordHeader {
             generation: segment.generation,
             recovery_epoch: self.log.recovery_epoch,
             sequence: record.sequence,
@@ -518,6 +520,12 @@ impl Engine {
             entries: record.entries.iter().map(|placed| placed.entry).collect(),
             crcs: segment.crcs[from..from + record.payload_blocks as usize].to_vec(),
         };
+        if has_defect(Defect::RewriteNamesNothing) {
+            header.replaces.clear();
+        }
+        if has_defect(Defect::DurableMarkTooFar) {
+            header.durable_through = self.log.complete_through();
+        }
         assert!(header.durable_through < record.first_sequence());
         header.encode(&self.log.set_id, block);
         self.log.records[key].vouches_for = header.durable_through;

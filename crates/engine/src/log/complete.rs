@@ -1,6 +1,7 @@
 //! Completion: what the device has written becomes visible, in order (rule 2).
 
 use super::{RecordEntry, RecordState, Tombstone};
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::failure::hand_over::{UNFLUSHED_MAX, Unflushed};
 use crate::format::record::EntryKind;
@@ -8,7 +9,7 @@ use crate::index::{BlankKind, Piece, Place};
 use crate::io::IoResult;
 use crate::payload::{BufferId, Payload};
 use crate::slab::Key;
-use crate::units::{CacheBlock, Generation, VolumeSlot};
+use crate::units::{CacheBlock, Generation, SequenceNumber, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
 impl Engine {
@@ -20,6 +21,7 @@ impl Engine {
     ) {
         let record = &mut self.log.records[key];
         assert_eq!(record.state, RecordState::Writing);
+        let result = if has_defect(Defect::FailedWriteIgnored) { Ok(()) } else { result };
         let segment = record.segment;
         if let Some(header) = record.header.take() {
             payload.release(header);
@@ -45,6 +47,10 @@ impl Engine {
 
     /// Rule 2: a record is complete when it is written and all earlier ones of its segment are.
     fn complete_records(&mut self, segment: u32, payload: &mut dyn Payload) {
+        if has_defect(Defect::AnswerBeforeEarlierRecord) {
+            let in_flight = self.log.segments.get_mut(segment).in_flight.make_contiguous();
+            in_flight.sort_by_key(|key| self.log.records[*key].state != RecordState::Written);
+        }
         while let Some(key) = self.log.segments.get(segment).in_flight.front().copied() {
             if self.log.records[key].state != RecordState::Written {
                 break;
@@ -114,6 +120,10 @@ impl Engine {
         };
         index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
         removed.clear();
+        if has_defect(Defect::LateCompletionWins) {
+            let complete = &mut index.complete;
+            complete.remove_matching(piece.start, piece.end(), |_| true, &mut removed);
+        }
         // Rule 1: versions are compared when a record completes, so a late completion never wins.
         index.complete.replace(piece, &mut removed, &mut inserted);
         for old in &removed {
@@ -160,6 +170,11 @@ impl Engine {
                 self.close_all_records();
                 let after = self.log.last_sequence;
                 let (start, block_count, version) = (piece.start, piece.block_count, piece.version);
+                let after = if has_defect(Defect::TombstoneRemovedEarly) {
+                    SequenceNumber(0)
+                } else {
+                    after
+                };
                 let tombstone = Tombstone { after, slot, start, block_count, version };
                 self.log.tombstones.push_back(tombstone);
             }

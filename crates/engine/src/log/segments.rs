@@ -9,6 +9,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
@@ -146,7 +147,8 @@ impl SegmentTable {
         let blocks = self.segment_blocks;
         let segment = &mut self.segments[id as usize];
         assert_eq!(segment.state, SegmentState::Free);
-        assert_eq!((segment.live, segment.dirty, segment.mapped, segment.pins), (0, 0, 0, 0));
+        assert_eq!((segment.live, segment.dirty, segment.mapped), (0, 0, 0));
+        assert!(segment.pins == 0 || has_defect(Defect::ReuseUnderReaders));
         segment.state = SegmentState::Open;
         segment.generation.0 += 1;
         segment.used_blocks = 0;
@@ -166,11 +168,14 @@ impl SegmentTable {
     pub(crate) fn release(&mut self, id: u32) {
         let no_bits = self.no_bits.clone();
         let segment = &mut self.segments[id as usize];
-        assert_eq!((segment.live, segment.dirty, segment.mapped, segment.pins), (0, 0, 0, 0));
+        assert_eq!((segment.live, segment.dirty, segment.mapped), (0, 0, 0));
+        assert!(segment.pins == 0 || has_defect(Defect::ReuseUnderReaders));
         assert!(segment.in_flight.is_empty());
         segment.state = SegmentState::Free;
         segment.bits = no_bits;
-        segment.crcs = Vec::new();
+        if !has_defect(Defect::ReuseUnderReaders) {
+            segment.crcs = Vec::new();
+        }
         segment.entries = Vec::new();
         segment.used_blocks = 0;
         segment.summary_blocks = 0;

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::CacheFailure;
 use crate::index::Place;
@@ -25,8 +26,9 @@ impl Engine {
         let mode = self.effective_mode(slot);
         let volume = self.volume(slot);
         let keeps_dirty = mode.keeps_dirty() && volume.service == Service::Cached;
-        let needs_origin = !keeps_dirty || !volume.around.is_empty() || volume.is_leaving();
-        let needs_cache = mode != CacheMode::Passthrough;
+        let needs_origin = (!keeps_dirty || !volume.around.is_empty() || volume.is_leaving())
+            && !has_defect(Defect::FlushSkipsOrigin);
+        let needs_cache = mode != CacheMode::Passthrough && !has_defect(Defect::FlushSkipsCache);
         if volume.has_lost_writes {
             // Promise 3: a failed flush is never retried as a success.
             self.operations[key].error = Some(RequestError::Io);
@@ -66,7 +68,7 @@ impl Engine {
 
     pub(crate) fn on_cache_flush_complete(&mut self, result: IoResult, payload: &mut dyn Payload) {
         let _ = payload;
-        if result.is_err() {
+        if result.is_err() && !has_defect(Defect::FailedFlushIgnored) {
             // What the flush was to make durable may be lost, and a later flush would not tell.
             self.fail_cache(CacheFailure::Flush);
             return;
@@ -136,7 +138,9 @@ impl Engine {
             volume.failed_flushes += 1;
             // What was written home stays dirty and is written again; what went around the log has
             // no other copy, so its loss must stay visible.
-            volume.homed.clear();
+            if !has_defect(Defect::FailedFlushMakesClean) {
+                volume.homed.clear();
+            }
             volume.needs_writeback |= volume.dirty_blocks > 0;
             volume.has_lost_writes |= !volume.around.is_empty() || !volume.mode.keeps_dirty();
         } else {
@@ -180,8 +184,12 @@ impl Engine {
         if volume.homed.is_empty() {
             volume.homed_since = now;
         }
-        let needs = volume.flushes.next_number();
-        volume.homed.push_back(Homed { start, block_count, version, needs });
+        let needs = volume.flushes.next_number_unless(Defect::HomedFlushUnderWayCounts);
+        let homed = Homed { start, block_count, version, needs };
+        volume.homed.push_back(homed);
+        if has_defect(Defect::CleanWhenWritten) {
+            self.mark_clean(slot, &homed);
+        }
     }
 
     /// The origin durably has this version: its copies, wherever they are now, are clean.

@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
@@ -104,7 +105,8 @@ impl Engine {
     ) {
         let slot = self.operations[key].request.volume;
         // Rule 9: a write under way, in the log or around it, may land before or after this read.
-        let has_writer = self.volume(slot).locks.has_client_write(span.start, span.end());
+        let has_writer = self.volume(slot).locks.has_client_write(span.start, span.end())
+            && !has_defect(Defect::MissDuringWriteShared);
         let rejected = if has_writer { Some(BypassReason::Overwritten) } else { reject };
         let version = self.log.take_version();
         self.operations[key].parts += 1;
@@ -215,8 +217,10 @@ impl Engine {
         for key in &volume.misses {
             let miss = &mut self.misses[*key];
             if miss.start < end && start < miss.start + miss.block_count {
-                miss.is_detached = true;
-                miss.rejected = Some(BypassReason::Overwritten);
+                miss.is_detached |= !has_defect(Defect::ReaderJoinsOverwrittenMiss);
+                if !has_defect(Defect::PromotionIgnoresWrite) {
+                    miss.rejected = Some(BypassReason::Overwritten);
+                }
             }
         }
     }
@@ -305,7 +309,8 @@ impl Engine {
             return;
         }
         // Rule 4: the origin may still lose what was written around the log.
-        if self.volume(slot).is_around(miss.start, end) {
+        if self.volume(slot).is_around(miss.start, end) && !has_defect(Defect::PromotionOfUnflushed)
+        {
             self.count_bypass(slot, BypassReason::OriginNotFlushed, miss.block_count);
             return;
         }
@@ -393,12 +398,16 @@ impl Engine {
         }
     }
 
+    /// Whether the origin has what a bad copy should have.
+    pub(crate) fn is_repairable(&self, position: CacheBlock) -> bool {
+        self.log.segments.is_clean(position) || has_defect(Defect::DirtyRepairedFromOrigin)
+    }
+
     pub(crate) fn on_repair_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let miss = &self.misses[key];
         let (slot, block, target) = (miss.slot, miss.start, miss.target);
         let position = miss.repairs.expect("only repairs wait for locks");
-        let is_unchanged =
-            self.is_at(slot, block, position) && self.log.segments.is_clean(position);
+        let is_unchanged = self.is_at(slot, block, position) && self.is_repairable(position);
         if !is_unchanged {
             // Written meanwhile: read what is there now.
             let miss = self.misses.remove(key).expect("it was waiting");

@@ -6,6 +6,7 @@ pub(crate) mod origin_write;
 pub(crate) mod read;
 pub(crate) mod write;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
 use crate::options::CacheMode;
 use crate::payload::Payload;
@@ -133,7 +134,9 @@ impl Engine {
                 Durability::Completed
             }
         };
-        if durability == Durability::ForcedUnitAccess && operation.error.is_none() {
+        let is_forced =
+            durability == Durability::ForcedUnitAccess && !has_defect(Defect::FuaAsPlainWrite);
+        if is_forced && operation.error.is_none() {
             // A FUA on one record alone would not do: earlier records of its segment, which it
             // needs to be found by recovery, might be lost (rule 2).
             let slot = operation.request.volume;

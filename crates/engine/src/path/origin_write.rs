@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
@@ -71,7 +72,8 @@ impl Engine {
             }
             return;
         }
-        let has_copy = self.copies(slot, start, end).next().is_some();
+        let has_copy =
+            self.copies(slot, start, end).next().is_some() && !has_defect(Defect::NoInvalidation);
         if has_copy && !self.has_room(Stream::Relocate, 0) {
             self.units[key].state = UnitState::Room;
             self.unlock(slot, crate::range_lock::LockOwner::Unit(key));
@@ -103,7 +105,9 @@ impl Engine {
         let mut pieces = Vec::new();
         let index = &self.volume(slot).index;
         index.complete.pieces(start, end, &mut pieces);
-        index.pending.pieces(start, end, &mut pieces);
+        if !has_defect(Defect::CopyFromCompletion) {
+            index.pending.pieces(start, end, &mut pieces);
+        }
         pieces.into_iter().filter(|piece| piece.place != Place::Absent)
     }
 
@@ -221,7 +225,7 @@ impl Engine {
 
     fn note_around_ends(&mut self, slot: VolumeSlot, start: u64, block_count: u64) {
         let volume = self.volume_mut(slot);
-        let needs = volume.flushes.next_number();
+        let needs = volume.flushes.next_number_unless(Defect::AroundFlushUnderWayCounts);
         let exact = volume
             .around
             .iter_mut()

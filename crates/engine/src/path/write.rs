@@ -5,6 +5,7 @@
 //! with its last unit. No unit waits for log space while it holds a lock that background work may
 //! want (rule 9): it lets go and starts over.
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::record::{BLANK_BLOCKS_MAX, EntryKind};
 use crate::index::{BlankKind, Place};
@@ -233,8 +234,11 @@ impl Engine {
         if volume.host_mark == HostMarkState::Set {
             return true;
         }
-        volume.mark_waiters.push(Waiter::Unit(unit));
         self.ask_for_dirty_mark(slot);
+        if has_defect(Defect::DirtyBeforeMark) {
+            return true;
+        }
+        self.volume_mut(slot).mark_waiters.push(Waiter::Unit(unit));
         false
     }
 
@@ -242,7 +246,9 @@ impl Engine {
         let unit = &mut self.units[key];
         unit.state = UnitState::Lock;
         let kind = match (unit.kind, unit.route) {
-            (UnitKind::Data { part: Some(_), .. } | UnitKind::ZeroPart { .. }, _) => {
+            (UnitKind::Data { part: Some(_), .. } | UnitKind::ZeroPart { .. }, _)
+                if !has_defect(Defect::MergesShareBlocks) =>
+            {
                 LockKind::Merge
             }
             (_, Route::Log) => LockKind::LogWrite,
@@ -424,7 +430,7 @@ impl Engine {
             block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
             version,
             epoch: self.volume(unit.slot).epoch,
-            is_dirty: true,
+            is_dirty: kind == EntryKind::Data || !has_defect(Defect::BlankNeverDirty),
         };
         match unit.kind {
             UnitKind::Data { source, .. } => {
@@ -457,14 +463,14 @@ impl Engine {
             UnitState::Record => self.end_unit(key, Ok(()), payload),
             UnitState::RecordFirst => {
                 self.units[key].state = UnitState::RecordFlush;
-                self.join_cache_flush(Waiter::Unit(key));
+                self.join_cache_flush_unless(Defect::ThroughBeforeRecord, Waiter::Unit(key));
             }
             UnitState::RecordFlush | UnitState::InvalidationFlush => {
                 self.write_unit_to_origin(key, 1, payload);
             }
             UnitState::Invalidation => {
                 self.units[key].state = UnitState::InvalidationFlush;
-                self.join_cache_flush(Waiter::Unit(key));
+                self.join_cache_flush_unless(Defect::InvalidationNotAwaited, Waiter::Unit(key));
             }
             UnitState::Origin => self.on_unit_written(key, payload),
             UnitState::OldBlock => unreachable!("reads answer by themselves"),

@@ -4,6 +4,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::scan::{NewRecord, ScannedSegment};
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{Bits, Checkpoint, bit, set_bit};
@@ -94,6 +95,9 @@ impl Engine {
     /// Rule 10: a volume that was served without its cache gets a higher generation; nothing in the
     /// log counts for it any more.
     fn raise_outdated(&mut self) {
+        if has_defect(Defect::OutdatedCopiesBelieved) {
+            return;
+        }
         for slot in self.recovery().outdated.clone() {
             if let Some(stored) = self.superblock.volumes[usize::from(slot.0)].as_mut() {
                 stored.generation.0 += 1;
@@ -215,7 +219,8 @@ impl Engine {
     /// A record behind the checkpoint. They come in the order of their sequence numbers, so that of
     /// equal copies the last one wins.
     fn apply_record(&mut self, record: &NewRecord, building: &mut Building) {
-        for placed in &record.entries {
+        let is_lossy = has_defect(Defect::EntryLostAtRecovery) && record.entries.len() > 1;
+        for placed in record.entries.iter().skip(usize::from(is_lossy)) {
             let entry = &placed.entry;
             let position = self.log.position(record.segment, placed.block);
             if let EntryKind::Drop { segment, generation } = entry.kind {
@@ -228,6 +233,7 @@ impl Engine {
             building.highest_version = building.highest_version.max(entry.version.0);
             let Some(slot) = self.current_slot(entry) else { continue };
             let place = match entry.kind {
+                EntryKind::Invalidate if has_defect(Defect::InvalidationLostAtRecovery) => continue,
                 EntryKind::Data => Place::Data(position),
                 EntryKind::Invalidate => Place::Absent,
                 _ => note_blank(slot, position, entry, building),
@@ -258,6 +264,9 @@ impl Engine {
         }
         let (mut removed, mut inserted) = self.scratch.take_pieces();
         let index = &mut self.volume_mut(slot).index;
+        if has_defect(Defect::LaterRecordWins) {
+            index.complete.remove(piece.start, piece.end());
+        }
         index.complete.replace(piece, &mut removed, &mut inserted);
         self.scratch.put_pieces(removed, inserted);
     }

@@ -15,6 +15,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::command::EARLY_COMMANDS_MAX;
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
 use crate::error::{Corrupt, RecoveryError};
 use crate::event::Event;
@@ -411,7 +412,7 @@ impl Engine {
         self.join_cache_flush(Waiter::Recovery);
         for slot in self.volume_slots() {
             let volume = self.volume_mut(slot);
-            if volume.facts.is_some() {
+            if volume.facts.is_some() && !has_defect(Defect::OriginNotFlushedAtRecovery) {
                 // Writes may have gone around the log and never been flushed; nothing of the origin
                 // is promoted, and nothing clean believed, before it is durable.
                 volume.flushes.join(Waiter::Recovery);
@@ -457,7 +458,11 @@ impl Engine {
 
     fn start_recovery_checkpoint(&mut self) {
         self.recovery().stage = Stage::Checkpoint;
-        self.wait_for_checkpoint(Waiter::Recovery);
+        if has_defect(Defect::ServedBeforeCheckpoint) {
+            self.wake(Waiter::Recovery, Ended::Well);
+        } else {
+            self.wait_for_checkpoint(Waiter::Recovery);
+        }
     }
 
     /// Rule 8: a writethrough or writearound volume is drained before it is served: its clients
@@ -473,7 +478,8 @@ impl Engine {
             let volume = self.volume(slot);
             let owes = volume.service == Service::Cached
                 && !volume.mode.keeps_dirty()
-                && volume.dirty_blocks > poisoned;
+                && volume.dirty_blocks > poisoned
+                && !has_defect(Defect::NotDrainedAtRecovery);
             if !owes {
                 continue;
             }

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::{READS_MAX, Recovery, RecoveryIo};
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{SegmentLine, SegmentUse};
@@ -370,7 +371,7 @@ impl Engine {
             let offset = (block + 1 + index) * BLOCK_BYTES as u32;
             payload.checksum(range.slice(offset, BLOCK_BYTES as u32)) == *crc
         });
-        Some((header, is_whole))
+        Some((header, is_whole || has_defect(Defect::TornRecordTaken)))
     }
 }
 

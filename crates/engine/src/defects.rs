@@ -1,0 +1,211 @@
+//! Deliberate defects, for the test that the simulator finds them.
+//!
+//! Each leaves out one clause of the rules in `docs/durability.md`. They exist only if the crate is
+//! built with the feature `planted-defects`; without it `has_defect` is the constant `false`, and
+//! the compiler removes what depends on it. The host asserts [`ARE_PLANTED`] to be false, so no
+//! server can be built with them.
+//!
+//! A defect is planted in the thread that runs the engine: what depends on it lies deep in tables
+//! and locks that do not know the engine.
+
+use crate::engine::Engine;
+use crate::wake::{Ended, Waiter};
+
+/// Whether this build can have defects.
+pub const ARE_PLANTED: bool = cfg!(feature = "planted-defects");
+
+macro_rules! defects {
+    ($($name:ident, $rule:literal, $text:literal;)*) => {
+        /// A clause of the rules that is left out.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub enum Defect { $(#[doc = $text] $name),* }
+
+        impl Defect {
+            /// All of them.
+            pub const ALL: &[Defect] = &[$(Defect::$name),*];
+
+            /// Its name in commands and tables.
+            #[must_use]
+            pub fn name(self) -> &'static str {
+                match self { $(Defect::$name => stringify!($name)),* }
+            }
+
+            /// The rule or promise that it breaks.
+            #[must_use]
+            pub fn rule(self) -> &'static str {
+                match self { $(Defect::$name => $rule),* }
+            }
+
+            /// What the engine does wrong.
+            #[must_use]
+            pub fn text(self) -> &'static str {
+                match self { $(Defect::$name => $text),* }
+            }
+        }
+    };
+}
+
+defects! {
+    LaterRecordWins, "rule 1",
+        "recovery takes the later record of a block, not the higher version";
+    LateCompletionWins, "rule 1",
+        "the record that completes last wins, not the higher version";
+    RelocationTakesNewVersion, "rule 1",
+        "a relocation takes a new version and does not look whether its copy is still the newest";
+    RelocationBecomesClean, "rule 1",
+        "a relocated dirty block is clean";
+    TombstoneRemovedEarly, "rule 1",
+        "an invalidation is forgotten when it is complete, before older records are";
+    AnswerBeforeEarlierRecord, "rule 2",
+        "a record is complete when it is written, whatever became of earlier ones of its segment";
+    FuaAsPlainWrite, "rule 2",
+        "a FUA write is answered without a flush";
+    FlushUnderWayCounts, "rule 2",
+        "a device flush that is under way counts for who asks for one";
+    FailedWriteIgnored, "rule 2",
+        "a record counts as written though its write failed";
+    RewriteNamesNothing, "rule 2",
+        "a record that is written again does not name the numbers that it replaces";
+    DurableMarkTooFar, "rule 2",
+        "\"durable through\" in headers is what is complete";
+    ForgottenWithoutDrop, "rule 3",
+        "reclaim forgets without a drop record";
+    CopyFromCompletion, "rule 3",
+        "a write around the log overlooks copies whose record is not complete";
+    InvalidationLostAtRecovery, "rule 3",
+        "recovery overlooks invalidations";
+    NoInvalidation, "rule 4",
+        "a write around the log does not invalidate copies";
+    InvalidationNotAwaited, "rule 4",
+        "a write around the log does not wait until the invalidation is durable";
+    PromotionOfUnflushed, "rule 4",
+        "what was written around the log is promoted before an origin flush";
+    AroundFlushUnderWayCounts, "rule 4",
+        "an origin flush that was under way when the write ended counts for promotion";
+    WriteAheadSkipped, "rule 5",
+        "writeback does not wait until records are durable";
+    ThroughBeforeRecord, "rule 5",
+        "a write through over a copy goes to the origin before its record is durable";
+    CleanWhenWritten, "rule 5",
+        "blocks are clean when they are written home, without an origin flush";
+    HomedFlushUnderWayCounts, "rule 5",
+        "an origin flush that was under way when blocks were written home makes them clean";
+    FailedFlushMakesClean, "rule 5",
+        "a failed origin flush makes blocks clean as a good one does";
+    CutBeforeRecords, "rule 6",
+        "a checkpoint does not wait for the records up to its cut";
+    CheckpointWithoutFirstFlush, "rule 6",
+        "a checkpoint is written before the records up to its cut are durable";
+    CheckpointWithoutLastFlush, "rule 6",
+        "a checkpoint counts as durable when it is written";
+    CheckpointOverNewest, "rule 6",
+        "a checkpoint is written over the newest one";
+    BitsOfLaterMoment, "rule 6",
+        "a checkpoint has the bits of the moment when it is written, not of the cut";
+    ReuseBeforeCheckpoint, "rule 6",
+        "a reclaimed segment is used again before a checkpoint says so";
+    ReuseByEarlierCheckpoint, "rule 6",
+        "a reclaimed segment is used again after a checkpoint that was cut before its drop";
+    ReuseUnderReaders, "rule 6",
+        "a segment is used again while reads from it are under way";
+    ReuseBeforeDiscard, "rule 6",
+        "a segment is used again before its discard has ended";
+    BlankNeverDirty, "rule 7",
+        "zeroes and discards are not dirty";
+    BlankNotRelocated, "rule 7",
+        "reclaim forgets dirty zeroes and discards";
+    BlankOverNewer, "rule 7",
+        "zeroes and discards are written home over newer blocks";
+    TornRecordTaken, "rule 8",
+        "recovery takes records with bad payload";
+    EntryLostAtRecovery, "rule 8",
+        "recovery overlooks the first entry of a record that has several";
+    OriginNotFlushedAtRecovery, "rule 8",
+        "recovery does not flush the origins";
+    ServedBeforeCheckpoint, "rule 8",
+        "recovery serves without a checkpoint of its own";
+    NotDrainedAtRecovery, "rule 8",
+        "recovery leaves dirty data of writethrough and writearound volumes where it is";
+    RangeLockLeftOut, "rule 9",
+        "range locks exclude nobody";
+    MergesShareBlocks, "rule 9",
+        "writes of part of a block do not exclude other writers of the block";
+    ReaderJoinsOverwrittenMiss, "rule 9",
+        "a reader joins an origin read that began before a write";
+    PromotionIgnoresWrite, "rule 9",
+        "an origin read is promoted though a write came while it was under way";
+    MissDuringWriteShared, "rule 9",
+        "an origin read that begins while a write is under way is joined and promoted";
+    OutdatedCopiesBelieved, "rule 10",
+        "copies count though their volume was served without its cache";
+    DirtyBeforeMark, "rule 10",
+        "dirty writes do not wait for the host state file";
+    SwitchDoesNotWait, "rule 10",
+        "a change of mode does not wait for the requests of the old mode";
+    GenerationNotRaised, "rule 10",
+        "passthrough, invalidate and detach do not raise the generation";
+    TableNotFlushed, "rule 10",
+        "the volume table is not flushed";
+    NoReserve, "rule 11",
+        "client writes take the reserve";
+    DirtyRepairedFromOrigin, "rule 12",
+        "a dirty block with a bad checksum is read from the origin";
+    ChecksumNotCompared, "promise",
+        "checksums are not compared";
+    FlushSkipsOrigin, "promise",
+        "a flush does not flush the origin";
+    FlushSkipsCache, "promise",
+        "a flush does not flush the cache device";
+    FailedFlushIgnored, "promise",
+        "a failed flush of the cache device counts as a good one";
+    EndWithoutOriginFlush, "promise",
+        "stop, drain and detach do not flush the origin";
+    LeavingWithoutDrain, "promise",
+        "a volume leaves writeback with dirty data";
+}
+
+/// Whether the defect is planted in this thread: never, without the feature.
+#[cfg(not(feature = "planted-defects"))]
+#[inline(always)]
+pub(crate) const fn has_defect(_defect: Defect) -> bool {
+    false
+}
+
+#[cfg(feature = "planted-defects")]
+pub(crate) use planted::has_defect;
+#[cfg(feature = "planted-defects")]
+pub use planted::plant;
+
+#[cfg(feature = "planted-defects")]
+mod planted {
+    extern crate std;
+
+    use core::cell::Cell;
+
+    use super::Defect;
+
+    std::thread_local! {
+        static PLANTED: Cell<Option<Defect>> = const { Cell::new(None) };
+    }
+
+    /// Plants a defect in all engines that this thread runs from now on, or none.
+    pub fn plant(defect: Option<Defect>) {
+        PLANTED.set(defect);
+    }
+
+    pub(crate) fn has_defect(defect: Defect) -> bool {
+        PLANTED.get() == Some(defect)
+    }
+}
+
+impl Engine {
+    /// Registers for the next flush of the cache device that begins; with the defect, `waiter` goes
+    /// on without one.
+    pub(crate) fn join_cache_flush_unless(&mut self, defect: Defect, waiter: Waiter) {
+        if has_defect(defect) {
+            self.wake(waiter, Ended::Well);
+        } else {
+            self.join_cache_flush(waiter);
+        }
+    }
+}
