@@ -28,6 +28,22 @@ const LONG_VARIABLE: &str = "FOREBAY_TEST_LONG";
 /// What a line of the skip log begins with.
 const SKIP_MARK: &str = "SKIPPED ";
 
+/// Everything as it is released.
+const ALL_PACKAGES: [&str; 1] = ["--workspace"];
+/// The simulator with an engine that can have deliberate defects. By itself: a feature holds for
+/// all that is built at a time, and the host refuses to be built with this one.
+const PLANTED_DEFECTS: [&str; 8] = [
+    "--package",
+    "forebay-sim",
+    "--features",
+    "planted-defects",
+    "--test",
+    "defects",
+    // Says how many runs it took to find each.
+    "--",
+    "--show-output",
+];
+
 /// How to run the tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -50,10 +66,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     packages::prepare(Purpose::Tests, install)?;
     let target_folder = workspace.metadata.target_directory.as_std_path();
     let skip_log = create_skip_log(target_folder)?;
-    let mut command = test_command(options, target_folder);
-    command.current_dir(workspace.root()).env(SKIP_LOG_VARIABLE, &skip_log);
-    println!("$ {}", process::describe(&command));
-    let mut tally = run_tests(&mut command, std::io::stdout().lock())?;
+    let mut tally = Tally::default();
+    for packages in [&ALL_PACKAGES[..], &PLANTED_DEFECTS] {
+        let mut command = test_command(options, packages, target_folder);
+        command.current_dir(workspace.root()).env(SKIP_LOG_VARIABLE, &skip_log);
+        println!("$ {}", process::describe(&command));
+        tally.run(&mut command, std::io::stdout().lock())?;
+    }
     let context = || format!("cannot read {}", skip_log.display());
     tally.add_skip_log(&std::fs::read_to_string(&skip_log).with_context(context)?);
     std::fs::remove_file(&skip_log)
@@ -71,9 +90,9 @@ fn create_skip_log(target_folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
-fn test_command(options: &Options, target_folder: &Path) -> Command {
+fn test_command(options: &Options, packages: &[&str], target_folder: &Path) -> Command {
     let mut command = process::cargo();
-    command.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+    command.args(["test", "--locked", "--no-fail-fast"]);
     if options.long {
         // A folder of its own: nobody shall take a binary with assertions for the released one.
         command.arg("--release").arg("--target-dir").arg(target_folder.join("long"));
@@ -83,29 +102,8 @@ fn test_command(options: &Options, target_folder: &Path) -> Command {
     } else {
         command.env_remove(LONG_VARIABLE);
     }
+    command.args(packages);
     command
-}
-
-/// Runs `command`, passes its output on to `screen` line by line, and counts.
-fn run_tests(command: &mut Command, mut screen: impl Write) -> anyhow::Result<Tally> {
-    let name = process::describe(command);
-    let context = || format!("cannot run {name}");
-    let mut child = command.stdout(Stdio::piped()).spawn().with_context(context)?;
-    let mut output = BufReader::new(child.stdout.take().context("the output is piped")?);
-    let mut tally = Tally::default();
-    let mut line = Vec::new();
-    while output.read_until(b'\n', &mut line).with_context(context)? > 0 {
-        screen.write_all(&line).and_then(|()| screen.flush()).context("cannot print")?;
-        tally.add_line(String::from_utf8_lossy(&line).trim_end());
-        line.clear();
-    }
-    let status = child.wait().with_context(context)?;
-    if !status.success() && tally.failed_count == 0 {
-        // The build failed, or a test took the whole process with it.
-        tally.failed_count = 1;
-        tally.failed.push(format!("{name}: {status}"));
-    }
-    Ok(tally)
 }
 
 /// What a skipped test is.
@@ -131,6 +129,28 @@ struct Tally {
 }
 
 impl Tally {
+    /// Runs `command`, passes its output on to `screen` line by line, and counts.
+    fn run(&mut self, command: &mut Command, mut screen: impl Write) -> anyhow::Result<()> {
+        let name = process::describe(command);
+        let context = || format!("cannot run {name}");
+        let failed_before = self.failed_count;
+        let mut child = command.stdout(Stdio::piped()).spawn().with_context(context)?;
+        let mut output = BufReader::new(child.stdout.take().context("the output is piped")?);
+        let mut line = Vec::new();
+        while output.read_until(b'\n', &mut line).with_context(context)? > 0 {
+            screen.write_all(&line).and_then(|()| screen.flush()).context("cannot print")?;
+            self.add_line(String::from_utf8_lossy(&line).trim_end());
+            line.clear();
+        }
+        let status = child.wait().with_context(context)?;
+        if !status.success() && self.failed_count == failed_before {
+            // The build failed, or a test took the whole process with it.
+            self.failed_count += 1;
+            self.failed.push(format!("{name}: {status}"));
+        }
+        Ok(())
+    }
+
     /// Takes in a line of the output of libtest.
     fn add_line(&mut self, line: &str) {
         if let Some(result) = line.strip_prefix("test result: ") {
@@ -238,8 +258,9 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
     fn a_process_that_dies_without_a_result_is_a_failure() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'test result: ok. 2 passed; 0 failed; 0 ignored;'; exit 101"]);
-        let tally = run_tests(&mut command, std::io::sink()).expect("sh runs");
-        assert_eq!((tally.passed_count(), tally.failed_count), (2, 1));
+        let mut tally = tally(OUTPUT, "");
+        tally.run(&mut command, std::io::sink()).expect("sh runs");
+        assert_eq!((tally.passed_count(), tally.failed_count), (15, 2));
         assert_eq!(tally.outcome(Skips::Allowed), Outcome::Failed);
     }
 }

@@ -35,6 +35,8 @@ pub mod media;
 pub mod oracle;
 mod ordered;
 pub mod payload;
+#[cfg(feature = "planted-defects")]
+pub mod planted;
 pub mod random;
 pub mod reference;
 pub mod run;

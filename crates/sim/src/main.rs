@@ -54,6 +54,7 @@ enum Command {
     Hunt(commands::hunt::Options),
     Sweep(commands::sweep::Options),
     Fuzz(commands::fuzz::Options),
+    Defects(commands::defects::Options),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         Command::Hunt(options) => commands::hunt::run(&options),
         Command::Sweep(options) => commands::sweep::run(&options),
         Command::Fuzz(options) => commands::fuzz::run(&options),
+        Command::Defects(options) => commands::defects::run(&options),
     };
     match result {
         Ok(verdict) => verdict.into(),

@@ -80,6 +80,15 @@ fn arguments_that_make_no_sense_are_named() {
     }
 }
 
+#[cfg(not(feature = "planted-defects"))]
+#[test]
+fn without_defects_the_program_says_how_to_build_it_with_them() {
+    let output = program(&["defects"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("--features planted-defects"), "{text}");
+}
+
 #[test]
 fn a_hexadecimal_seed_is_the_same_seed() {
     let run = |seed| program(&["run", "--seed", seed]).output().unwrap();

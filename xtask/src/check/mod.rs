@@ -43,14 +43,22 @@ pub(crate) fn run() -> anyhow::Result<Outcome> {
     Ok(Outcome::Failed)
 }
 
-fn steps() -> [(&'static str, Command); 3] {
+fn steps() -> [(&'static str, Command); 4] {
     let mut format = process::cargo();
     format.args(["fmt", "--all", "--check"]);
     let mut lints = process::cargo();
     lints.args(["clippy", "--quiet", "--locked", "--workspace", "--all-targets"]);
     lints.args(["--", "-D", "warnings"]);
+    let mut defect_lints = process::cargo();
+    defect_lints.args(["clippy", "--quiet", "--locked", "--package", "forebay-sim"]);
+    defect_lints.args(["--all-targets", "--features", "planted-defects", "--", "-D", "warnings"]);
     let mut documentation = process::cargo();
     documentation.args(["doc", "--quiet", "--locked", "--workspace", "--no-deps"]);
     documentation.env("RUSTDOCFLAGS", "-D warnings");
-    [("fmt", format), ("clippy", lints), ("doc", documentation)]
+    [
+        ("fmt", format),
+        ("clippy", lints),
+        ("clippy with planted defects", defect_lints),
+        ("doc", documentation),
+    ]
 }

@@ -3,6 +3,7 @@
 //! An error is a message about arguments that make no sense for the seed; whatever else can be
 //! wrong with arguments is said while they are read.
 
+pub(crate) mod defects;
 pub(crate) mod fuzz;
 pub(crate) mod hunt;
 pub(crate) mod replay;

@@ -1,0 +1,123 @@
+//! Is the alarm connected? Each deliberate defect of the engine is found by ordinary runs.
+//!
+//! With `FOREBAY_TEST_LONG=1` also those that are found rarely, and all with other seeds, too.
+
+use forebay_engine::defects::Defect::{self, *};
+use forebay_sim::planted::{Finding, Search, search_all};
+
+/// What takes so many runs, or runs that hang, is left to the long test.
+const RARE: u64 = 20_000;
+
+/// Runs within which defects must be found: more than ten times as many as in the table of
+/// `docs/testing.md`.
+const BOUNDS: [(u64, &[Defect]); 4] = [
+    (
+        500,
+        &[
+            LateCompletionWins,
+            RelocationBecomesClean,
+            CopyFromCompletion,
+            InvalidationLostAtRecovery,
+            NoInvalidation,
+            ReuseBeforeCheckpoint,
+            BlankNeverDirty,
+            BlankOverNewer,
+            EntryLostAtRecovery,
+            ServedBeforeCheckpoint,
+            NotDrainedAtRecovery,
+            RangeLockLeftOut,
+            MergesShareBlocks,
+            DirtyBeforeMark,
+            TableNotFlushed,
+            LeavingWithoutDrain,
+        ],
+    ),
+    (
+        2_000,
+        &[
+            ThroughBeforeRecord,
+            RelocationTakesNewVersion,
+            TombstoneRemovedEarly,
+            AnswerBeforeEarlierRecord,
+            FuaAsPlainWrite,
+            FlushUnderWayCounts,
+            DurableMarkTooFar,
+            CleanWhenWritten,
+            HomedFlushUnderWayCounts,
+            CutBeforeRecords,
+            CheckpointWithoutLastFlush,
+            CheckpointOverNewest,
+            ReuseByEarlierCheckpoint,
+            ReuseUnderReaders,
+            ReuseBeforeDiscard,
+            BlankNotRelocated,
+            TornRecordTaken,
+            OriginNotFlushedAtRecovery,
+            ReaderJoinsOverwrittenMiss,
+            MissDuringWriteShared,
+            OutdatedCopiesBelieved,
+            FlushSkipsOrigin,
+            FlushSkipsCache,
+            EndWithoutOriginFlush,
+        ],
+    ),
+    (
+        8_000,
+        &[
+            LaterRecordWins,
+            FailedWriteIgnored,
+            RewriteNamesNothing,
+            InvalidationNotAwaited,
+            PromotionOfUnflushed,
+            AroundFlushUnderWayCounts,
+            WriteAheadSkipped,
+            FailedFlushMakesClean,
+            CheckpointWithoutFirstFlush,
+            BitsOfLaterMoment,
+            PromotionIgnoresWrite,
+            SwitchDoesNotWait,
+            GenerationNotRaised,
+            DirtyRepairedFromOrigin,
+            ChecksumNotCompared,
+            FailedFlushIgnored,
+        ],
+    ),
+    (RARE, &[ForgottenWithoutDrop, NoReserve]),
+];
+
+/// Those that take longest come first, so that no core is idle at the end.
+fn find_all(seed: u64, bounds: &[(u64, &[Defect])]) -> Vec<Finding> {
+    let mut searches = Vec::new();
+    for (runs_max, defects) in bounds.iter().rev() {
+        let search = Search { seeds: seed..=seed + runs_max - 1, finds: 1 };
+        searches.extend(defects.iter().map(|defect| (*defect, search.clone())));
+    }
+    search_all(&searches, |finding| println!("{finding}"))
+}
+
+#[test]
+fn every_defect_has_a_bound() {
+    for defect in Defect::ALL {
+        let bounds = BOUNDS.iter().filter(|(_, defects)| defects.contains(defect));
+        assert_eq!(bounds.count(), 1, "{}", defect.name());
+    }
+}
+
+#[test]
+fn every_defect_is_found() {
+    let is_long = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
+    let seeds: &[u64] = if is_long { &[1, 1_000_000, 2_000_000] } else { &[1] };
+    let in_all_tests = BOUNDS.partition_point(|(bound, _)| *bound < RARE);
+    let bounds = if is_long { &BOUNDS[..] } else { &BOUNDS[..in_all_tests] };
+    for seed in seeds {
+        let findings = find_all(*seed, bounds);
+        let missed: Vec<String> = findings
+            .iter()
+            .filter(|finding| finding.first.is_none())
+            .map(ToString::to_string)
+            .collect();
+        let runs: u64 = findings.iter().map(|finding| finding.runs).sum();
+        println!("{} defects in {runs} runs", findings.len());
+        assert!(missed.is_empty(), "from seed {seed}: {missed:?}");
+    }
+}
