@@ -29,6 +29,7 @@
 
 extern crate alloc;
 
+pub mod closed_loop;
 mod device;
 mod fixed_rate;
 mod hard_disk;

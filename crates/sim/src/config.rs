@@ -6,7 +6,7 @@ use forebay_engine::format::superblock::{
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
 
 use crate::device::{
-    AtomicUnit, BadKind, BadRange, DeviceOptions, FaultRates, Fresh, Gone, PowerStyle, Speed,
+    AtomicUnit, BadKind, BadRange, DeviceOptions, FaultRates, Fresh, Gone, Pace, PowerStyle, Speed,
     WriteCache,
 };
 use crate::payload::PoolLimits;
@@ -20,6 +20,14 @@ use crate::workload::Mixture;
 const ORDERED_PERCENT: u64 = 0;
 /// Share of runs with a write that goes wrong silently.
 const SILENT_PERCENT: u64 = 8;
+/// Share of runs whose devices are as fast as models of real ones.
+const MODELS_PERCENT: u64 = 33;
+/// Operations of an origin with a head.
+const ROTATIONAL: Speed =
+    Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND };
+/// Operations of an origin without.
+const NOT_ROTATIONAL: Speed =
+    Speed { base_ns: 50 * MICROSECOND, spread_ns: MILLISECOND, block_ns: 2 * MICROSECOND };
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const MICROSECOND: u64 = 1_000;
@@ -138,7 +146,10 @@ impl Config {
             return Config::for_sweep(random);
         }
         let geometry = geometry(*random.pick(&[25, 26, 30, 40, 64]));
-        let volumes: Vec<_> = (0..*random.pick(&[1, 1, 2, 3])).map(|_| volume(random)).collect();
+        let is_modelled = random.percent(MODELS_PERCENT);
+        let times = if is_modelled { TimesOf::Models } else { TimesOf::Chance };
+        let count = *random.pick(&[1, 1, 2, 3]);
+        let volumes: Vec<_> = (0..count).map(|_| volume(random, times)).collect();
         let scale = if options.long { 6 } else { 1 };
         let lives = if options.long { random.between(1..=6) } else { random.between(0..=3) };
         let requests_max = *random.pick(&[100, 300, 1000]);
@@ -146,7 +157,7 @@ impl Config {
         let lives = if silent.is_some() { lives.max(1) } else { lives };
         let has_loud = silent.is_none();
         Config {
-            cache: cache_device(random, &geometry),
+            cache: cache_device(random, &geometry, times),
             geometry,
             supports_discard: random.percent(70),
             settings: set_settings(random),
@@ -191,7 +202,7 @@ impl Config {
                 CacheMode::Writethrough,
                 CacheMode::Writearound,
             ]),
-            ..volume(random)
+            ..volume(random, TimesOf::Chance)
         };
         let origin = DeviceOptions { size_bytes: MIB, ..volume.origin };
         let mut volume = VolumeConfig { origin, ..volume };
@@ -199,7 +210,7 @@ impl Config {
             volume.settings.writeback_percent = *random.pick(&[0, 1, 10]);
         }
         Config {
-            cache: cache_device(random, &geometry),
+            cache: cache_device(random, &geometry, TimesOf::Chance),
             geometry,
             supports_discard: true,
             settings: SetSettings::default(),
@@ -240,17 +251,39 @@ fn geometry(segments: u64) -> Geometry {
     laid_out.expect("a device of that size can be laid out")
 }
 
-fn cache_device(random: &mut Random, geometry: &Geometry) -> DeviceOptions {
+/// Who decides how long operations last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TimesOf {
+    Chance,
+    Models,
+}
+
+fn cache_pace(random: &mut Random, times: TimesOf) -> Pace {
+    match times {
+        TimesOf::Models => Pace::fast_model(random),
+        TimesOf::Chance => Pace::Random(Speed {
+            base_ns: 20 * MICROSECOND,
+            spread_ns: *random.pick(&[40, 200, 2000]) * MICROSECOND,
+            block_ns: 1000,
+        }),
+    }
+}
+
+fn origin_pace(random: &mut Random, times: TimesOf) -> Pace {
+    match times {
+        TimesOf::Models => Pace::slow_model(random),
+        TimesOf::Chance if random.percent(50) => Pace::Random(ROTATIONAL),
+        TimesOf::Chance => Pace::Random(NOT_ROTATIONAL),
+    }
+}
+
+fn cache_device(random: &mut Random, geometry: &Geometry, times: TimesOf) -> DeviceOptions {
     DeviceOptions {
         size_bytes: geometry.device_bytes,
         // The engine's unit is the block: a torn block is told by its checksum.
         atomic: *random.pick(&[AtomicUnit::Sector, AtomicUnit::Block]),
         write_cache: write_cache(random),
-        speed: Speed {
-            base_ns: 20 * MICROSECOND,
-            spread_ns: *random.pick(&[40, 200, 2000]) * MICROSECOND,
-            block_ns: 1000,
-        },
+        pace: cache_pace(random, times),
         fresh: if random.percent(50) { Fresh::Zeroes } else { Fresh::Noise(random.bits()) },
     }
 }
@@ -259,7 +292,7 @@ fn write_cache(random: &mut Random) -> WriteCache {
     if random.percent(85) { WriteCache::Volatile } else { WriteCache::Durable }
 }
 
-fn volume(random: &mut Random) -> VolumeConfig {
+fn volume(random: &mut Random, times: TimesOf) -> VolumeConfig {
     let blocks = match random.below(10) {
         0..=5 => random.between(256..=1024),
         6..=8 => random.between(1024..=3072),
@@ -277,12 +310,7 @@ fn volume(random: &mut Random) -> VolumeConfig {
     };
     let is_ordered =
         ORDERED_PERCENT != 0 && mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
-    let is_rotational = random.percent(50);
-    let speed = if is_rotational {
-        Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND }
-    } else {
-        Speed { base_ns: 50 * MICROSECOND, spread_ns: MILLISECOND, block_ns: 2 * MICROSECOND }
-    };
+    let pace = origin_pace(random, times);
     VolumeConfig {
         size_bytes,
         logical_block_bytes,
@@ -293,11 +321,11 @@ fn volume(random: &mut Random) -> VolumeConfig {
             size_bytes,
             atomic: if logical_block_bytes == 512 { AtomicUnit::Sector } else { AtomicUnit::Block },
             write_cache: write_cache(random),
-            speed,
+            pace,
             // Replaced by stamps when the oracle has numbered them.
             fresh: Fresh::Zeroes,
         },
-        is_rotational,
+        is_rotational: pace.is_hard_disk() || pace == Pace::Random(ROTATIONAL),
         optimal_io_bytes: *random.pick(&[0, 0, 65536, 262_144]),
     }
 }

@@ -8,8 +8,10 @@
 //!   flushes any write may be lost or overtake another, in units of a sector or of a block
 //!   ([`AtomicUnit`]); a write of several units can survive in part. A device may also have no
 //!   volatile cache.
-//! - **Time.** All operations run at once. Each lasts as long as its [`Speed`] says, about one in
-//!   twenty some thirty times longer. A write lands in part on the way and wholly at its end; a
+//! - **Time.** Two runs of three: all operations run at once, and each lasts as long as chance and
+//!   a [`Speed`] say. In the others a model of a hard disk, an SSD or a remote volume decides, with
+//!   its queue, its seeks and its channels ([`forebay_device_model`]). In both about one in twenty
+//!   takes some thirty times longer. A write lands in part on the way and wholly at its end; a
 //!   read samples the device on the way or at its end. Overlapping writes land in any order.
 //! - **Process death.** Unfinished writes land wholly, in part, or not, in any order; finished ones
 //!   stay, still volatile. Nothing lands later: the successor starts afterwards.
@@ -82,19 +84,10 @@ use crate::faults::{Access, Failures, Fate};
 pub use crate::faults::{BadKind, BadRange, FaultRates, Gone, Misplaced};
 pub use crate::media::{AtomicUnit, Fresh, PowerStyle, WriteCache};
 use crate::media::{BLOCK_SECTORS, Content, Media, Part, mask};
+use crate::pace::{Lasts, Paced, Pacer};
+pub use crate::pace::{Pace, Speed};
 use crate::payload::BufferPool;
 use crate::random::Random;
-
-/// How long operations last, in nanoseconds.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Speed {
-    /// Shortest operation.
-    pub base_ns: u64,
-    /// Added at random, up to this.
-    pub spread_ns: u64,
-    /// Added for each block.
-    pub block_ns: u64,
-}
 
 /// A device as it is bought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,7 +99,7 @@ pub struct DeviceOptions {
     /// Whether completed writes can be lost.
     pub write_cache: WriteCache,
     /// How fast it is.
-    pub speed: Speed,
+    pub pace: Pace,
     /// What it holds at first.
     pub fresh: Fresh,
 }
@@ -125,9 +118,13 @@ pub enum Loss {
 pub struct Times {
     /// [`Device::advance`] is due.
     pub middle: u64,
-    /// [`Device::finish`] is due.
-    pub end: u64,
+    /// [`Device::finish`] is due; `None` if [`Device::take_turn`] will tell.
+    pub end: Option<u64>,
 }
+
+/// Longest time until an operation of a model has its effect on the way: as long as a transfer of
+/// a hard disk.
+const MIDDLE_NS_MAX: u64 = 10_000_000;
 
 enum Work {
     /// Samples the device on the way if `is_early`; `is_sampled` when it has.
@@ -158,6 +155,8 @@ struct Piece {
 struct Operation {
     work: Work,
     failure: Option<IoError>,
+    began: u64,
+    late_ns: u64,
 }
 
 /// A simulated device.
@@ -167,6 +166,7 @@ pub struct Device {
     failures: Failures,
     /// What becomes of the next write.
     misplaced: Option<Misplaced>,
+    pacer: Pacer,
     operations: BTreeMap<u64, Operation>,
     submitted_count: u64,
     random: Random,
@@ -175,7 +175,7 @@ pub struct Device {
 impl Device {
     /// A new device.
     #[must_use]
-    pub fn new(options: DeviceOptions, random: Random) -> Device {
+    pub fn new(options: DeviceOptions, mut random: Random) -> Device {
         assert_eq!(options.size_bytes % SECTOR_BYTES as u64, 0);
         let blocks = options.size_bytes.div_ceil(BLOCK_BYTES as u64) as u32;
         let media = Media::new(blocks, options.fresh, options.atomic, options.write_cache);
@@ -184,6 +184,7 @@ impl Device {
             media,
             failures: Failures::default(),
             misplaced: None,
+            pacer: Pacer::new(options.pace, options.size_bytes, random.fork()),
             operations: BTreeMap::new(),
             submitted_count: 0,
             random,
@@ -290,9 +291,10 @@ impl Device {
             Work::Write { pieces, .. } => pieces.len() as u64,
             Work::Flush { .. } => 0,
         };
-        let times = self.times(now, blocks, fate);
+        let times = self.times(now, io, blocks, fate);
         self.submitted_count += 1;
-        let operation = Operation { work, failure: fate.failure };
+        let Fate { failure, late_ns } = fate;
+        let operation = Operation { work, failure, began: now, late_ns };
         let earlier = self.operations.insert(io.id.0, operation);
         assert!(earlier.is_none(), "{:?} names two operations", io.id);
         times
@@ -340,14 +342,31 @@ impl Device {
         (offset_bytes / sector) as u32
     }
 
-    fn times(&mut self, now: u64, blocks: u64, fate: Fate) -> Times {
-        let Speed { base_ns, spread_ns, block_ns } = self.options.speed;
-        let mut lasts = base_ns + self.random.below(spread_ns + 1) + blocks * block_ns;
-        if self.random.percent(5) {
-            lasts *= 20 + self.random.below(21);
+    fn times(&mut self, now: u64, io: &Io, blocks: u64, fate: Fate) -> Times {
+        match self.pacer.begin(now, io.id.0, &io.kind, blocks) {
+            Lasts::For(lasts) => {
+                let lasts = lasts + fate.late_ns;
+                Times { middle: now + self.random.below(lasts + 1), end: Some(now + lasts) }
+            }
+            // An effect on the way that is due after the end counts as coming at the end.
+            Lasts::Open => Times { middle: now + self.random.below(MIDDLE_NS_MAX), end: None },
         }
-        lasts += fate.late_ns;
-        Times { middle: now + self.random.below(lasts + 1), end: now + lasts }
+    }
+
+    /// When [`Device::take_turn`] is due, if that is news.
+    pub fn next_turn(&mut self) -> Option<u64> {
+        self.pacer.next_turn()
+    }
+
+    /// Lets the model of the device come further: operations and when each of them ends, for whom
+    /// [`Device::submit`] could not tell.
+    pub fn take_turn(&mut self, now: u64) -> Vec<(IoId, u64)> {
+        let Device { pacer, operations, .. } = self;
+        let ended = pacer.take_turn(now, |id| operations[&id].began);
+        ended
+            .into_iter()
+            .map(|Paced { id, at }| (IoId(id), now.max(at + operations[&id].late_ns)))
+            .collect()
     }
 
     /// Part of the operation takes effect.
@@ -421,6 +440,7 @@ impl Device {
     /// The process or the power went: what was under way lands or not, and volatile writes stay or
     /// go.
     pub fn lose(&mut self, loss: Loss, moment: u64) {
+        self.pacer.restart();
         let mut operations: Vec<_> = std::mem::take(&mut self.operations).into_iter().collect();
         self.random.shuffle(&mut operations);
         for (id, operation) in operations {

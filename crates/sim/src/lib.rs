@@ -8,6 +8,7 @@
 //!   turn, with the [`survivors`] that a crash may have.
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
+//! - `pace.rs` decides how long an operation of a device lasts.
 //! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
 //!   must notice.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
@@ -32,8 +33,10 @@ pub mod fuzz;
 mod hang;
 pub mod hunt;
 pub mod media;
+pub mod models;
 pub mod oracle;
 mod ordered;
+pub mod pace;
 pub mod payload;
 #[cfg(feature = "planted-defects")]
 pub mod planted;

@@ -55,6 +55,7 @@ enum Command {
     Sweep(commands::sweep::Options),
     Fuzz(commands::fuzz::Options),
     Defects(commands::defects::Options),
+    Models(commands::models::Options),
 }
 
 fn main() -> ExitCode {
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         Command::Sweep(options) => commands::sweep::run(&options),
         Command::Fuzz(options) => commands::fuzz::run(&options),
         Command::Defects(options) => commands::defects::run(&options),
+        Command::Models(commands::models::Options {}) => commands::models::run(),
     };
     match result {
         Ok(verdict) => verdict.into(),

@@ -79,6 +79,8 @@ pub(crate) fn violation<T>(kind: impl Into<String>, text: impl Into<String>) -> 
 pub(crate) enum Due {
     IoMiddle(DeviceName, u64),
     IoEnd(DeviceName, u64),
+    /// The model of a device comes a step further.
+    Turn(DeviceName),
     Client(usize),
     HostSaved(usize, Save),
     Attach(usize),
@@ -427,6 +429,10 @@ impl<'a> World<'a> {
                 self.finish_io(name, IoId(id));
                 Ok(())
             }
+            Due::Turn(name) => {
+                self.take_turn(name);
+                Ok(())
+            }
             Due::Client(connection) => self.on_client_due(connection),
             Due::HostSaved(volume, save) => {
                 self.on_host_saved(volume, save);
@@ -508,7 +514,10 @@ impl<'a> World<'a> {
         };
         let times = device.submit(self.now, moment, io, pool);
         self.agenda.push(times.middle, Due::IoMiddle(name, io.id.0));
-        self.agenda.push(times.end, Due::IoEnd(name, io.id.0));
+        if let Some(end) = times.end {
+            self.agenda.push(end, Due::IoEnd(name, io.id.0));
+        }
+        self.plan_turn(name);
         let since = self.now;
         self.ios.insert(io.id.0, IoUnderWay { device: name, what, span, since });
         self.stats.ios += 1;
@@ -593,6 +602,20 @@ impl<'a> World<'a> {
             }
         }
         Ok(())
+    }
+
+    fn plan_turn(&mut self, name: DeviceName) {
+        if let Some(time) = self.device(name).next_turn() {
+            self.agenda.push(time, Due::Turn(name));
+        }
+    }
+
+    fn take_turn(&mut self, name: DeviceName) {
+        let now = self.now;
+        for (id, end) in self.device(name).take_turn(now) {
+            self.agenda.push(end, Due::IoEnd(name, id.0));
+        }
+        self.plan_turn(name);
     }
 
     fn finish_io(&mut self, name: DeviceName, id: IoId) {

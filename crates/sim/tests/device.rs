@@ -1,10 +1,11 @@
 //! A device from outside: operations as the engine submits them, and the ends of its life.
 
+use forebay_device_model::{HardDisk, Model, Remote, Ssd};
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind, IoResult, Slices};
 use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_sim::device::{
     AtomicUnit, BadKind, BadRange, Device, DeviceOptions, FaultRates, Fresh, Gone, Loss, Misplaced,
-    PowerStyle, Speed, WriteCache,
+    Pace, PowerStyle, Speed, WriteCache,
 };
 use forebay_sim::payload::{BufferPool, PoolLimits};
 use forebay_sim::random::Random;
@@ -18,11 +19,16 @@ struct Bench {
 
 impl Bench {
     fn new(seed: u64, write_cache: WriteCache) -> Bench {
+        let pace = Pace::Random(Speed { base_ns: 1000, spread_ns: 1000, block_ns: 10 });
+        Bench::with_pace(seed, write_cache, pace, 64)
+    }
+
+    fn with_pace(seed: u64, write_cache: WriteCache, pace: Pace, blocks: u64) -> Bench {
         let options = DeviceOptions {
-            size_bytes: 64 * 4096 + 512,
+            size_bytes: blocks * 4096 + 512,
             atomic: AtomicUnit::Block,
             write_cache,
-            speed: Speed { base_ns: 1000, spread_ns: 1000, block_ns: 10 },
+            pace,
             fresh: Fresh::Zeroes,
         };
         let limits = PoolLimits { engine_bytes_max: 1 << 20, refusal_permille: 0 };
@@ -283,8 +289,49 @@ fn a_stall_ends_well_and_late() {
         kind: IoKind::Write { offset_bytes: 0, slices: Slices::One(range) },
     };
     let times = bench.device.submit(0, 1, &io, &bench.pool);
-    assert!(times.end >= 1_000_000_000);
+    assert!(times.end.is_some_and(|end| end >= 1_000_000_000));
     bench.finish(IoId(1)).expect("it ends well");
     assert_eq!((bench.device.failures(), bench.device.stalls()), (0, 1));
     assert_eq!(bench.bytes_at(0, 1), [3]);
+}
+
+/// What a model completes, in the order in which the operations end.
+fn ends(seed: u64, model: Model) -> Vec<(u64, IoId)> {
+    let mut bench = Bench::with_pace(seed, WriteCache::Volatile, Pace::Model(model), 4096);
+    let mut places = Random::new(seed);
+    for _ in 0..16 {
+        let offset_bytes = places.below(4096) * 4096;
+        let range = bench.buffer(1, 0);
+        bench.submit(IoKind::Read { offset_bytes, slices: Slices::One(range) });
+    }
+    bench.submit(IoKind::Flush);
+    let mut ends = Vec::new();
+    while let Some(turn) = bench.device.next_turn() {
+        for (id, end) in bench.device.take_turn(turn) {
+            assert!(end >= turn, "{id:?} ends before the model was asked");
+            ends.push((end, id));
+        }
+    }
+    ends.sort_unstable();
+    for (_, id) in &ends {
+        bench.finish(*id).expect("nothing fails");
+    }
+    assert_eq!(bench.device.in_flight(), 0);
+    ends
+}
+
+#[test]
+fn a_model_completes_each_operation_once_and_the_same_in_each_run() {
+    let models = [
+        Model::HardDisk(HardDisk::server_7200()),
+        Model::Ssd(Ssd::sata_2017()),
+        Model::Remote(Remote::cloud_volume()),
+    ];
+    for model in models {
+        let first = ends(3, model);
+        assert_eq!(first.len(), 17, "16 reads and a flush");
+        assert_eq!(first, ends(3, model));
+        let is_reordered = first.windows(2).any(|pair| pair[0].1 > pair[1].1);
+        assert!(is_reordered || matches!(model, Model::Remote(_)), "{model:?}: {first:?}");
+    }
 }

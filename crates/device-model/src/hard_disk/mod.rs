@@ -84,7 +84,7 @@ impl HardDisk {
     ///
     /// Seeks, rates and caches are those of the data sheets of such disks. `read_segment_count`,
     /// `overtakes_max` and `busy_hit_ns` are fitted to published measurements, which
-    /// `tests/models/published_figures.rs` repeats: 938 reads a second at 16 in flight under Zipf
+    /// `forebay-sim models` repeats: 938 reads a second at 16 in flight under Zipf
     /// 1.2, half of them within 1 ms and 99 % within 175 ms; 85 at one in flight; 352 writes at 32.
     #[must_use]
     pub fn server_7200() -> HardDisk {

@@ -6,6 +6,7 @@
 pub(crate) mod defects;
 pub(crate) mod fuzz;
 pub(crate) mod hunt;
+pub(crate) mod models;
 pub(crate) mod replay;
 pub(crate) mod run;
 pub(crate) mod sweep;

@@ -1,38 +1,43 @@
-//! Clients that keep a fixed number of requests in flight, in virtual time.
+//! Clients that keep a fixed number of requests in flight, in virtual time: what fio measures.
 
-use forebay_device_model::{ModelDevice, Random, Request, RequestKind, Token};
+use alloc::vec::Vec;
 
-const SECOND_NS: u64 = 1_000_000_000;
-pub(crate) const BLOCK_BYTES: u64 = 4096;
+use crate::{ModelDevice, Random, Request, RequestKind, SECOND_NS, Token};
+
+/// Size of a request unless a job says otherwise, and unit of what jobs address.
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// Which block a job asks for next.
-pub(crate) enum Pattern {
+pub enum Pattern {
     /// Every block equally likely.
     Uniform,
-    /// Few blocks most of the time, scattered over the range.
-    Zipf(Zipf),
+    /// Some blocks more likely than others, scattered over the range.
+    Ranked(Ranks),
     /// One after another.
     Sequential,
 }
 
-/// Ranks with a probability of 1 / rank^theta.
-pub(crate) struct Zipf {
+/// How likely each of many blocks is.
+pub struct Ranks {
     cumulative: Vec<f64>,
 }
 
-impl Zipf {
-    pub(crate) fn new(count: u64, theta: f64) -> Zipf {
+impl Ranks {
+    /// Blocks with these weights. There is at least one, and the first is above zero.
+    #[must_use]
+    pub fn new(weights: impl Iterator<Item = f64>) -> Ranks {
         let mut sum = 0.0;
-        let mut cumulative: Vec<f64> = (1..=count)
-            .map(|rank| {
-                sum += (rank as f64).powf(-theta);
+        let mut cumulative: Vec<f64> = weights
+            .map(|weight| {
+                sum += weight;
                 sum
             })
             .collect();
+        assert!(sum > 0.0);
         for entry in &mut cumulative {
             *entry /= sum;
         }
-        Zipf { cumulative }
+        Ranks { cumulative }
     }
 
     /// A rank from zero.
@@ -44,29 +49,27 @@ impl Zipf {
 }
 
 /// One client.
-pub(crate) struct Job {
-    pub(crate) kind: RequestKind,
-    pub(crate) pattern: Pattern,
+pub struct Job {
+    /// What it asks for.
+    pub kind: RequestKind,
+    /// Where.
+    pub pattern: Pattern,
     /// First byte of its range.
-    pub(crate) start_bytes: u64,
+    pub start_bytes: u64,
     /// Length of its range.
-    pub(crate) range_bytes: u64,
+    pub range_bytes: u64,
     /// Bytes of each request.
-    pub(crate) request_bytes: u64,
+    pub request_bytes: u64,
     /// Requests in flight.
-    pub(crate) depth: u64,
+    pub depth: u64,
     /// Where a sequential job is.
-    pub(crate) next_index: u64,
+    pub next_index: u64,
 }
 
 impl Job {
     /// Requests of 4 KiB over `range_bytes` from `start_bytes` on.
-    pub(crate) fn new(
-        kind: RequestKind,
-        pattern: Pattern,
-        start_bytes: u64,
-        range_bytes: u64,
-    ) -> Job {
+    #[must_use]
+    pub fn new(kind: RequestKind, pattern: Pattern, start_bytes: u64, range_bytes: u64) -> Job {
         let request_bytes = BLOCK_BYTES;
         Job { kind, pattern, start_bytes, range_bytes, request_bytes, depth: 1, next_index: 0 }
     }
@@ -76,7 +79,9 @@ impl Job {
         let index = match &self.pattern {
             Pattern::Uniform => random.below(count),
             // An odd factor scatters the ranks: a permutation, for counts that are powers of two.
-            Pattern::Zipf(zipf) => zipf.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count,
+            Pattern::Ranked(ranks) => {
+                ranks.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count
+            }
             Pattern::Sequential => {
                 let index = self.next_index;
                 self.next_index = (index + 1) % count;
@@ -89,40 +94,30 @@ impl Job {
 }
 
 /// What the clients saw.
-pub(crate) struct Outcome {
-    pub(crate) latencies_ns: Vec<u64>,
-    pub(crate) duration_ns: u64,
+pub struct Outcome {
+    /// Of each request that ended in time, ascending.
+    pub latencies_ns: Vec<u64>,
+    /// How long was measured.
+    pub duration_ns: u64,
 }
 
 impl Outcome {
-    pub(crate) fn per_second(&self) -> f64 {
+    /// Requests a second.
+    #[must_use]
+    pub fn per_second(&self) -> f64 {
         self.latencies_ns.len() as f64 * SECOND_NS as f64 / self.duration_ns as f64
     }
 
-    /// The latency that so many of a thousand requests do not exceed.
-    pub(crate) fn permille_ms(&self, permille: usize) -> f64 {
+    /// The latency that so many of a thousand requests do not exceed. At least one has ended.
+    #[must_use]
+    pub fn permille_ms(&self, permille: usize) -> f64 {
         let index = (self.latencies_ns.len() - 1) * permille / 1000;
         self.latencies_ns[index] as f64 / 1e6
-    }
-
-    pub(crate) fn describe(&self) -> String {
-        format!(
-            "{:.0}/s, p50 {:.3} ms, p99 {:.3} ms, max {:.3} ms",
-            self.per_second(),
-            self.permille_ms(500),
-            self.permille_ms(990),
-            self.permille_ms(1000)
-        )
     }
 }
 
 /// Runs `jobs` for `duration_s` after `warm_up_s` that do not count.
-pub(crate) fn run(
-    device: &mut ModelDevice,
-    jobs: &mut [Job],
-    warm_up_s: u64,
-    duration_s: u64,
-) -> Outcome {
+pub fn run(device: &mut ModelDevice, jobs: &mut [Job], warm_up_s: u64, duration_s: u64) -> Outcome {
     let mut random = Random::new(1);
     let mut started: Vec<(usize, u64)> = Vec::new();
     for (job_index, job) in jobs.iter_mut().enumerate() {
