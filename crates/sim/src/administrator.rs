@@ -5,15 +5,14 @@ use std::collections::BTreeMap;
 use forebay_engine::event::{Command, CommandError, CommandId, Event, SavedMark};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, HostMark, OriginFacts};
-use forebay_engine::request::Durability;
 use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
 
+use crate::behind::{Behind, Dirty};
 use crate::config::Rot;
 use crate::config::{set_settings, volume_settings};
 use crate::device::WriteCache;
 use crate::hang::age;
-use crate::oracle::{Observed, Run};
-use crate::workload::OperationKind;
+use crate::oracle::Observed;
 use crate::world::{Due, Halt, TableEntry, World, violation};
 
 const MODES: [CacheMode; 5] = [
@@ -183,6 +182,9 @@ impl World<'_> {
         if self.volumes[index].slot.is_some() || self.life.is_stopping {
             return;
         }
+        if !self.volumes[index].is_ordered() && self.random.percent(50) {
+            self.volumes[index].config.mode = *self.random.pick(&MODES);
+        }
         let volume = &self.volumes[index];
         let command = Command::Attach {
             volume: NewVolume {
@@ -259,7 +261,11 @@ impl World<'_> {
                 Ok(())
             }
             Event::WritesLost { volume, extents } => self.on_writes_lost(volume, &extents),
-            Event::TableChanged | Event::OriginChanged { .. } | Event::CacheDegraded => Ok(()),
+            Event::OriginChanged { volume, has_dirty } => {
+                let dirty = if has_dirty { Dirty::Some } else { Dirty::None };
+                self.on_origin_changed(volume, dirty)
+            }
+            Event::TableChanged | Event::CacheDegraded => Ok(()),
         }
     }
 
@@ -277,6 +283,7 @@ impl World<'_> {
         if self.life.is_serving {
             return violation("served twice", "a second Serving event");
         }
+        self.check_warnings()?;
         self.life.is_serving = true;
         self.stats.recoveries += u64::from(self.was_used);
         for index in 0..self.volumes.len() {
@@ -357,7 +364,11 @@ impl World<'_> {
 
     fn check_command_error(&self, pending: &Pending, result: &CommandResult) -> Result<(), Halt> {
         let Err(error) = result else { return Ok(()) };
+        let is_conflict =
+            pending.volume.is_some_and(|index| self.volumes[index].behind == Behind::Conflict);
         let is_explained = match error {
+            // Given while recovery had not said it yet.
+            CommandError::OriginFailed | CommandError::NoSuchVolume if is_conflict => true,
             CommandError::OriginFailed | CommandError::CacheFailed => {
                 self.has_failures() || self.may_have_poison
             }
@@ -507,28 +518,5 @@ impl World<'_> {
             }
         }
         Ok(())
-    }
-
-    /// Somebody writes to an origin without the cache, with the power on until it is durable.
-    pub(crate) fn write_behind(&mut self, index: usize) {
-        let total = self.oracle.sectors(index);
-        for _ in 0..self.random.between(1..=20) {
-            let first = self.random.below(u64::from(total)) as u32 / 8 * 8;
-            let count = (8 * self.random.between(1..=32) as u32).min(total - first);
-            let run = Run { volume: index, first, count };
-            let kind = crate::oracle::WriteKind::Data;
-            let write = self.oracle.submit_write(run, kind, Durability::ForcedUnitAccess);
-            self.say(format!(
-                "{} behind the cache: volume {index} sector {first}+{count} is write {}",
-                OperationKind::Write.name(),
-                write.0
-            ));
-            let mut bytes = vec![0; count as usize * SECTOR_BYTES];
-            for (sector, bytes) in (first..).zip(bytes.chunks_exact_mut(SECTOR_BYTES)) {
-                crate::stamp::Stamp { write: write.0, volume: index as u8, sector }.fill(bytes);
-            }
-            self.volumes[index].origin.media_mut().write_durable(first, &bytes);
-            self.oracle.acknowledge_write(write);
-        }
     }
 }

@@ -6,6 +6,7 @@ use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_engine::request::{Reply, Request, RequestError, RequestId, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
+use crate::behind::Behind;
 use crate::hang::age;
 use crate::media::BLOCK_SECTORS;
 use crate::oracle::{Observed, Run, WriteId, WriteKind};
@@ -256,6 +257,8 @@ impl World<'_> {
     fn check_error(&self, pending: &Pending, error: RequestError) -> Result<(), Halt> {
         let volume = &self.volumes[pending.operation.run.volume];
         let is_explained = match error {
+            // Sent while recovery had not said yet that the origin has changed.
+            RequestError::Io if volume.behind == Behind::Conflict => true,
             RequestError::Io | RequestError::NoSpace => self.has_failures() || self.may_have_poison,
             RequestError::Shutdown => {
                 self.life.is_stopping || volume.slot.is_none() || self.is_leaving(volume.slot)

@@ -71,6 +71,7 @@ impl World<'_> {
         let superblock = self.read_superblock()?;
         self.compare_table(&superblock)?;
         let openings = self.openings();
+        self.expect_warnings();
         let cache = self.cache_facts();
         self.engine = Some((self.launch)(self.time(), superblock, cache, &openings));
         self.poll()
@@ -261,20 +262,7 @@ impl World<'_> {
     /// What happens while nobody serves.
     pub(crate) fn between_lives(&mut self) {
         self.decay();
-        for index in 0..self.volumes.len() {
-            let volume = &mut self.volumes[index];
-            let is_free = volume.slot.is_none() && volume.entry == TableEntry::Known;
-            if volume.slot.is_none() && !is_free {
-                continue;
-            }
-            // A host that may have dirty data in the cache refuses to serve without it.
-            if !volume.is_marked_dirty && self.random.percent(if is_free { 30 } else { 6 }) {
-                if !is_free {
-                    volume.mark = HostMark::ServedWithoutCache;
-                }
-                self.write_behind(index);
-            }
-        }
+        self.write_behind_all();
     }
 
     fn decay(&mut self) {

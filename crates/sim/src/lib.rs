@@ -8,6 +8,7 @@
 //!   turn, with the [`survivors`] that a crash may have.
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
+//! - `behind.rs` is somebody who uses an origin while nobody serves.
 //! - `pace.rs` decides how long an operation of a device lasts.
 //! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
 //!   must notice.
@@ -20,6 +21,7 @@
 //! knowledge of the engine's format beyond the superblock that a host writes at format.
 
 mod administrator;
+mod behind;
 mod caught;
 mod check;
 mod client;

@@ -122,6 +122,8 @@ pub struct Stats {
     pub forgiven_records: u64,
     pub damaged_starts: u64,
     pub beyond: u64,
+    pub unannounced: u64,
+    pub conflicts: u64,
 }
 
 /// Numbers and their names.
@@ -155,6 +157,8 @@ impl Stats {
             ("records that may be missing", self.forgiven_records),
             ("starts that must be refused", self.damaged_starts),
             ("runs ended beyond any promise", self.beyond),
+            ("origins written unannounced", self.unannounced),
+            ("of these with dirty data", self.conflicts),
         ]
     }
 }

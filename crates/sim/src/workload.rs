@@ -73,6 +73,9 @@ pub struct Operation {
     pub durability: Durability,
 }
 
+/// Where a connection stays whose requests overlap.
+const HAMMER_BYTES: u64 = 32 * 1024;
+
 /// What all connections of a run have in common.
 #[derive(Clone, Debug)]
 pub struct Mixture {
@@ -85,6 +88,21 @@ pub struct Mixture {
     /// Share of requests that do not begin and end at blocks.
     unaligned_percent: u64,
     hot_bytes: u64,
+    /// Where the hot spot of all connections is, in thousandths of a volume; or each has its own.
+    hot_permille: Option<u64>,
+    /// Share of connections with a role of their own.
+    roles_percent: u64,
+}
+
+/// What a connection does with the mixture.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Role {
+    /// All of it.
+    Any,
+    /// One request behind the other, long ones, from one end to the other.
+    Stream,
+    /// Everything within a few blocks, so that requests overlap.
+    Hammer,
 }
 
 impl Mixture {
@@ -114,6 +132,24 @@ impl Mixture {
             places,
             unaligned_percent: *random.pick(&[0, 10, 30, 80]),
             hot_bytes: random.between(16..=512) * 1024,
+            hot_permille: random.percent(50).then(|| random.below(1000)),
+            roles_percent: 20,
+        }
+    }
+
+    /// The mixture of a connection.
+    fn of(&self, role: Role) -> Mixture {
+        let mixture = self.clone();
+        match role {
+            Role::Any => mixture,
+            Role::Stream => {
+                let (sizes, places) = ([0, 2, 4, 3, 0], [0, 0, 1, 0]);
+                Mixture { sizes, places, unaligned_percent: 0, ..mixture }
+            }
+            Role::Hammer => {
+                let (sizes, places) = ([4, 4, 1, 0, 0], [0, 1, 0, 0]);
+                Mixture { sizes, places, hot_bytes: HAMMER_BYTES, ..mixture }
+            }
         }
     }
 
@@ -127,6 +163,8 @@ impl Mixture {
             places: [1, 4, 2, 2],
             unaligned_percent: 10,
             hot_bytes: 128 * 1024,
+            hot_permille: None,
+            roles_percent: 0,
         }
     }
 
@@ -161,9 +199,16 @@ pub struct Pattern {
 impl Pattern {
     /// A connection that works on `target`.
     pub fn new(mixture: &Mixture, target: Target, random: &mut Random) -> Pattern {
-        let hot_first = random.below(u64::from(target.sectors)) as u32;
+        let role = if random.percent(mixture.roles_percent) {
+            *random.pick(&[Role::Stream, Role::Hammer])
+        } else {
+            Role::Any
+        };
+        let own = random.below(1000);
+        let permille = mixture.hot_permille.unwrap_or(own);
+        let hot_first = (u64::from(target.sectors) * permille / 1000) as u32;
         let next = random.below(u64::from(target.sectors)) as u32;
-        Pattern { mixture: mixture.clone(), target, hot_first, next, last: hot_first }
+        Pattern { mixture: mixture.of(role), target, hot_first, next, last: hot_first }
     }
 
     /// The volume worked on.

@@ -16,6 +16,7 @@ use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
 
 use crate::administrator::{Administrator, Save};
+use crate::behind::Behind;
 use crate::client::Clients;
 use crate::comeback::Comeback;
 use crate::config::{Config, VolumeConfig};
@@ -139,6 +140,10 @@ pub(crate) struct SimVolume {
     pub(crate) is_marked_dirty: bool,
     /// Host state file: see [`HostMark`].
     pub(crate) mark: HostMark,
+    /// Whether somebody wrote to the origin unannounced.
+    pub(crate) behind: Behind,
+    /// Whether the engine has to say so before it serves.
+    pub(crate) awaits_warning: bool,
     /// The engine has said in this life that answered writes are lost.
     pub(crate) has_lost_writes: bool,
 }
@@ -549,6 +554,13 @@ impl<'a> World<'a> {
                     Some(volume) if !self.volumes[volume].is_missing => {
                         Ok(DeviceName::Origin(volume))
                     }
+                    // What is quiesced for a conflict is open, and nothing of it changes.
+                    Some(volume)
+                        if self.volumes[volume].behind == Behind::Conflict
+                            && matches!(io.kind, IoKind::Read { .. } | IoKind::Flush) =>
+                    {
+                        Ok(DeviceName::Origin(volume))
+                    }
                     _ => violation("I/O to an origin that is not there", format!("{io:?}")),
                 }
             }
@@ -673,6 +685,8 @@ fn new_volume(
         writes_sectors: false,
         is_marked_dirty: false,
         mark: HostMark::None,
+        behind: Behind::Untouched,
+        awaits_warning: false,
         has_lost_writes: false,
     }
 }

@@ -102,7 +102,7 @@ fn a_recorded_run_is_replayed_and_a_difference_is_named() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let path = folder.join(format!("run-{}.trace", std::process::id()));
     let file = path.to_str().unwrap();
-    let arguments = ["run", "--seed", "3", "--cut-power-at-io", "30", "--survivors", "1"];
+    let arguments = ["run", "--seed", "3", "--cut-power-at-io", "20", "--survivors", "1"];
     let recorded = program(&arguments).args(["--trace-file", file]).output().unwrap();
     assert_eq!(recorded.status.code(), Some(0));
     let replayed = program(&["replay", file]).output().unwrap();
