@@ -6,6 +6,7 @@
 
 mod bench;
 mod check;
+mod coverage;
 mod packages;
 mod process;
 mod replay;
@@ -49,6 +50,8 @@ enum Command {
     Test(test::Options),
     /// Measure on this machine, and write docs/performance.md.
     Bench(bench::Options),
+    /// Report which branches of the engine the simulator reaches.
+    Coverage(coverage::Options),
     /// Run the simulator on fresh seeds, or replay one of its runs.
     Sim(replay::SimOptions),
     /// Run a fuzzer, or replay one of its runs.
@@ -60,6 +63,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Coverage(options) => coverage::run(&options),
         Command::Sim(options) => replay::sim(&options),
         Command::Fuzz(options) => replay::fuzz(&options),
     };
