@@ -443,7 +443,7 @@ impl Engine {
     fn on_recovery_flushed(&mut self) {
         for slot in self.volume_slots() {
             let volume = self.volume_mut(slot);
-            if volume.has_lost_writes || volume.counters.origin_errors > 0 {
+            if volume.has_lost_writes || volume.failed_flushes > 0 {
                 // An origin that cannot even flush is not served; its data is kept.
                 volume.service = Service::Quiesced;
             }

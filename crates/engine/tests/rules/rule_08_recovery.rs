@@ -2,7 +2,7 @@
 
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{Command, Event};
-use forebay_engine::io::Device;
+use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::units::SequenceNumber;
 
@@ -156,6 +156,20 @@ fn origins_are_flushed_and_a_checkpoint_is_durable_before_requests_are_served() 
 }
 
 /// What an earlier recovery did not see must not appear in a later one.
+#[test]
+fn an_origin_that_cannot_be_flushed_is_not_served_whoever_resets_counters() {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
+    world.kill(|_| Keep::All);
+    world.begin_restart(&[]);
+    world.settle_except(|held| origin::flush(0)(held) || origin::flush(1)(held));
+    let flush = world.the(origin::flush(0));
+    world.fail(flush, IoError::Media, Keep::Nothing);
+    world.engine().0.reset_counters();
+    world.finish_restart().expect("nothing is damaged");
+    assert!(world.read_now(0, 0).is_err(), "what went around the log may be lost");
+    assert_eq!(world.read_now(1, 0), Ok(Content::Tag(ORIGINAL)));
+}
+
 #[test]
 fn a_record_that_recovery_did_not_see_stays_unseen() {
     let mut world = of(CacheMode::Writeback);
