@@ -18,13 +18,43 @@ use crate::log::Stream;
 use crate::log::append::NewEntry;
 use crate::units::{CacheBlock, VolumeSlot};
 
-/// Room for the pieces that writes under way may still split off.
+/// Room for what one write may add beyond what is counted of it.
 const PIECES_MARGIN: usize = 64;
 
 impl Engine {
-    /// Whether a write may split or add a blank record without breaking the bound of a checkpoint.
+    /// Whether a blank record may be added without breaking the bound of a checkpoint. What is
+    /// under way counts with all the pieces that it may cut from complete ones: data one more, a
+    /// blank record itself and one more.
     pub(crate) fn has_blank_room(&self) -> bool {
-        self.blank_pieces_at_most() + PIECES_MARGIN < BLANK_PIECES_MAX
+        let under_way: usize = self
+            .volumes
+            .iter()
+            .flatten()
+            .map(|v| v.index.pending.extent_count() + v.index.pending.blank_piece_count())
+            .sum();
+        self.blank_pieces_at_most() + under_way + PIECES_MARGIN < BLANK_PIECES_MAX
+    }
+
+    /// Whether these blocks may be written without breaking that bound: data over the middle of
+    /// zeroes leaves two pieces of them.
+    pub(crate) fn may_cut_blanks(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        let index = &self.volume(slot).index;
+        let has_none = index.complete.blank_piece_count() + index.pending.blank_piece_count() == 0;
+        if has_none || self.has_blank_room() {
+            return true;
+        }
+        let mut pieces = Vec::new();
+        index.complete.pieces(start, end, &mut pieces);
+        index.pending.pieces(start, end, &mut pieces);
+        !pieces.iter().any(|piece| matches!(piece.place, Place::Blank { .. }))
+    }
+
+    /// Writes that wait until there are fewer pieces go on.
+    pub(crate) fn wake_blank_waiters(&mut self) {
+        if self.log.waits_for_blanks && self.has_blank_room() {
+            self.log.waits_for_blanks = false;
+            self.wake_space_waiters();
+        }
     }
 
     /// Whether blank records should be written back before anything else.

@@ -350,8 +350,6 @@ impl Engine {
         }
         assert!(!is_late);
         self.log.segments.release(segment);
-        while let Some(waiter) = self.log.space_waiters.pop_front() {
-            self.wake(waiter, Ended::Well);
-        }
+        self.wake_space_waiters();
     }
 }

@@ -133,13 +133,14 @@ impl Engine {
     }
 
     /// Whether nothing that the engine can do frees space: all of it is dirty data that cannot go
-    /// home, of volumes that are not served.
+    /// home, of volumes that are not served; or no more pieces of zeroes have room in a checkpoint,
+    /// and these cannot go home.
     pub(crate) fn is_full_for_good(&self) -> bool {
-        self.reclaim.is_idle()
+        let is_full_of_data = self.reclaim.is_idle()
             && self.reclaim.found_nothing
             && self.is_short_of_segments()
-            && self.dropped_count() == 0
-            && !self.can_writeback_help()
+            && self.dropped_count() == 0;
+        (is_full_of_data || !self.has_blank_room()) && !self.can_writeback_help()
     }
 
     /// Segments that will be free once a checkpoint is durable.

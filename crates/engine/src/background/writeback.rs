@@ -123,6 +123,7 @@ impl Engine {
             return;
         }
         self.forget_clean_blanks();
+        self.wake_blank_waiters();
         self.hurry_homed();
         match self.writeback.state {
             State::Idle => self.start_window(),

@@ -74,7 +74,9 @@ impl Engine {
         }
         let has_copy =
             self.copies(slot, start, end).next().is_some() && !has_defect(Defect::NoInvalidation);
-        if has_copy && !self.has_room(Stream::Relocate, 0) {
+        let may_cut = self.may_cut_blanks(slot, start, end);
+        self.log.waits_for_blanks |= has_copy && !may_cut;
+        if has_copy && !(may_cut && self.has_room(Stream::Relocate, 0)) {
             self.units[key].state = UnitState::Room;
             self.unlock(slot, crate::range_lock::LockOwner::Unit(key));
             self.wait_for_room(Waiter::Unit(key));
@@ -123,7 +125,7 @@ impl Engine {
                     .any(|block| self.log.segments.is_dirty(crate::units::CacheBlock(block)))
             }
             Place::Blank { header, .. } => self.log.segments.is_dirty(header),
-            Place::Absent => false,
+            Place::Absent => unreachable!("it is no copy"),
         }
     }
 

@@ -394,8 +394,13 @@ impl Engine {
             self.end_unit(key, Err(RequestError::Io), payload);
             return false;
         }
-        let is_blank = !matches!(unit.kind, UnitKind::Data { .. });
-        let has_piece_room = !is_blank || self.has_blank_room();
+        let has_piece_room = match unit.kind {
+            UnitKind::Data { .. } => {
+                self.may_cut_blanks(unit.slot, unit.start, unit.start + unit.block_count)
+            }
+            _ => self.has_blank_room(),
+        };
+        self.log.waits_for_blanks |= !has_piece_room;
         if has_piece_room && self.has_room(Stream::Client, Self::payload_blocks(&unit)) {
             return true;
         }
@@ -408,6 +413,12 @@ impl Engine {
     pub(crate) fn wait_for_room(&mut self, waiter: Waiter) {
         self.set_counters.space_waits += 1;
         self.log.space_waiters.push_back(waiter);
+    }
+
+    pub(crate) fn wake_space_waiters(&mut self) {
+        while let Some(waiter) = self.log.space_waiters.pop_front() {
+            self.wake(waiter, Ended::Well);
+        }
     }
 
     /// Appends the unit, dirty; returns its record.

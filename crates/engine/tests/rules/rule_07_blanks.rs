@@ -1,11 +1,12 @@
 //! Rule 7: write zeroes and discard have no payload, and are dirty like data all the same.
 
+use forebay_engine::format::checkpoint::BLANK_PIECES_MAX;
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -82,6 +83,45 @@ fn partly_overwritten_zeroes_survive_checkpoint_and_recovery() {
     for (block, content) in [(9, Content::Zeroes), (10, Content::Tag(1)), (31, Content::Zeroes)] {
         assert_eq!(world.on_origin(0, block), content);
     }
+}
+
+/// A checkpoint has room for so many pieces of zeroes. The origin does not take the zeroes at
+/// first, so that their pieces become no fewer: what would cut them further waits.
+#[test]
+fn pieces_of_zeroes_never_outgrow_a_checkpoint_and_writes_wait_for_them() {
+    let pieces_max = BLANK_PIECES_MAX as u64;
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 300;
+    setup.origin_bytes = (2 * pieces_max + 1000) * BLOCK;
+    let mut world = setup.start();
+    world.fails = Some(Box::new(|held| (held.what == What::WriteZeroes).then_some(IoError::Media)));
+    for part in 0..2 * pieces_max / 256 + 2 {
+        let zero = world.zero(0, part * 256, 256);
+        world.finish(&[zero]);
+    }
+    let cut = |world: &mut World| -> Vec<u64> {
+        (0..pieces_max + 100).map(|n| world.write(0, 2 * n + 1, 1, n)).collect()
+    };
+    let writes = cut(&mut world);
+    world.idle_for(1_000);
+    let waiting = writes.iter().filter(|id| world.is_pending(**id)).count();
+    assert!((1..writes.len() / 2).contains(&waiting), "{waiting} writes wait");
+    let outside = 2 * pieces_max + 800;
+    world.write_now(0, outside, 1, 7);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("its checkpoint has room for all pieces");
+    assert_eq!(
+        world.look(0, [0, 1, 2].into_iter()),
+        [Content::Zeroes, Content::Tag(0), Content::Zeroes]
+    );
+    let again = cut(&mut world);
+    world.idle_for(1_000);
+    assert!(again.iter().any(|id| world.is_pending(*id)));
+    world.fails = None;
+    world.idle();
+    assert!(again.iter().all(|id| world.is_done(*id)), "the zeroes are home");
+    assert_eq!(world.read_now(0, 2 * pieces_max - 1), Ok(Content::Tag(pieces_max - 1)));
+    stop_and_start(&mut world);
 }
 
 /// The overwriting blocks go home and are dropped, while the origin refuses the zeroes: these must
