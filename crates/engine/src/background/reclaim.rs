@@ -647,7 +647,7 @@ impl Engine {
                     self.retire(slot, piece);
                 }
             }
-            Place::Absent => return,
+            Place::Absent => unreachable!("it lies in no segment"),
         }
         let index = &mut self.volume_mut(slot).index;
         index.complete.remove(piece.start, piece.end());

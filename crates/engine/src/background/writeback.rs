@@ -430,7 +430,7 @@ impl Engine {
         for (part, piece) in pieces.iter().enumerate() {
             let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
             // Superseded, relocated or written home meanwhile: skipped.
-            if !self.is_whole_and_dirty(slot, piece) {
+            if !self.is_whole_and_dirty(slot, piece, position) {
                 continue;
             }
             reads += 1;
@@ -446,8 +446,8 @@ impl Engine {
         }
     }
 
-    fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece) -> bool {
-        let Place::Data(position) = piece.place else { return false };
+    /// Whether all of `piece`, which lies at `position`, is still the newest copy and dirty.
+    fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece, position: CacheBlock) -> bool {
         let mut now = Vec::new();
         self.volume(slot).index.complete.pieces(piece.start, piece.end(), &mut now);
         let count = u32::try_from(piece.block_count).expect("data pieces are small");

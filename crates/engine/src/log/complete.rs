@@ -23,9 +23,7 @@ impl Engine {
         assert_eq!(record.state, RecordState::Writing);
         let result = if has_defect(Defect::FailedWriteIgnored) { Ok(()) } else { result };
         let segment = record.segment;
-        if let Some(header) = record.header.take() {
-            payload.release(header);
-        }
+        payload.release(record.header.take().expect("it was submitted with one"));
         match result {
             Ok(()) => {
                 record.state = RecordState::Written;
@@ -91,7 +89,9 @@ impl Engine {
             EntryKind::Discard => Place::Blank { kind: BlankKind::Discard, header },
             EntryKind::Poison => Place::Blank { kind: BlankKind::Poison, header },
             EntryKind::Invalidate => Place::Absent,
-            EntryKind::Drop { .. } | EntryKind::Mark { .. } => return,
+            EntryKind::Drop { .. } | EntryKind::Mark { .. } => {
+                unreachable!("they are of no volume")
+            }
         };
         // Rule 10: a generation raised since voids the entry.
         let is_current = self.volumes[usize::from(slot.0)].as_ref().is_some_and(|volume| {

@@ -161,7 +161,7 @@ impl Engine {
             let place = match piece.place {
                 Place::Data(at) => Place::Data(CacheBlock(at.0 - old.0 + new.0)),
                 Place::Blank { kind, .. } => Place::Blank { kind, header: new },
-                Place::Absent => Place::Absent,
+                Place::Absent => unreachable!("it does not move"),
             };
             volume.index.pending.insert(Piece { place, ..*piece });
         }
