@@ -23,6 +23,9 @@ const MODES: [CacheMode; 5] = [
     CacheMode::Passthrough,
 ];
 
+/// Share of wishes before which somebody resets the counters.
+const RESET_PERCENT: u64 = 10;
+
 /// How a command ended.
 pub(crate) type CommandResult = Result<Option<VolumeSlot>, CommandError>;
 
@@ -88,6 +91,10 @@ impl World<'_> {
         let administrator = self.config.administrator;
         if !self.random.permille(administrator.permille) || self.life.is_stopping {
             return;
+        }
+        if self.random.percent(RESET_PERCENT) {
+            self.say("the counters are reset");
+            self.engine().0.reset_counters();
         }
         let index = self.random.index(self.volumes.len());
         if !self.volumes[index].is_served() {
@@ -305,6 +312,7 @@ impl World<'_> {
     /// Volumes whose data is all on their origins go on, once the file says so.
     fn on_cache_failed(&mut self) {
         self.life.is_cache_failed = true;
+        self.maybe_hang_up();
         for index in 0..self.volumes.len() {
             let Some(slot) = self.volumes[index].slot else { continue };
             let status = self.engine.as_ref().and_then(|e| e.volume_status(self.time(), slot));

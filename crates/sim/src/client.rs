@@ -16,6 +16,13 @@ use crate::trace::{Note, Span};
 use crate::workload::{Operation, OperationKind, Pattern, Target};
 use crate::world::{Due, Halt, TableEntry, World, violation};
 
+/// Requests after which a client leaves.
+const HANG_UP_PERMILLE: u64 = 1;
+/// How often a client leaves when the cache device fails.
+const HANG_UP_PERCENT: u64 = 40;
+/// Longest time until it does.
+const HANG_UP_NS_MAX: u64 = 3_000_000_000;
+
 /// Who asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owner {
@@ -34,6 +41,8 @@ struct Pending {
     moment: u64,
     write: Option<WriteId>,
     buffer: Option<BufferId>,
+    /// Its client has left.
+    is_forgotten: bool,
 }
 
 struct Connection {
@@ -126,6 +135,10 @@ impl World<'_> {
         self.clients.budget -= 1;
         let operation = connection.pattern.next(&mut connection.random);
         let pause = connection.random.below(self.config.think_ns + 1);
+        if connection.random.permille(HANG_UP_PERMILLE) {
+            let time = self.now + connection.random.below(HANG_UP_NS_MAX);
+            self.agenda.push(time, Due::HangUp(index));
+        }
         // Now and then everybody rests, so that background work gets its turn.
         let rest = if connection.random.permille(3) { 2_000_000_000 } else { 0 };
         self.agenda.push(self.now + pause + rest, Due::Client(index));
@@ -166,7 +179,8 @@ impl World<'_> {
         let number = write.map_or(0, |write| write.0);
         self.note(Note::Request { id, volume, what, span, write: number });
         let since = self.now;
-        let pending = Pending { operation, owner, since, moment, write, buffer };
+        let pending =
+            Pending { operation, owner, since, moment, write, buffer, is_forgotten: false };
         self.clients.pending.insert(id, pending);
         let request = Request {
             id: RequestId(id),
@@ -215,6 +229,8 @@ impl World<'_> {
                 }
                 self.oracle.acknowledge_flush(run.volume, pending.moment);
             }
+            // It waited, and nothing was done for it.
+            OperationKind::Flush if reply.result == Err(RequestError::Shutdown) => {}
             OperationKind::Flush => self.oracle.fail_flush(run.volume),
             OperationKind::Prefetch => {}
             _ => {
@@ -261,7 +277,10 @@ impl World<'_> {
             RequestError::Io if volume.behind == Behind::Conflict => true,
             RequestError::Io | RequestError::NoSpace => self.has_failures() || self.may_have_poison,
             RequestError::Shutdown => {
-                self.life.is_stopping || volume.slot.is_none() || self.is_leaving(volume.slot)
+                pending.is_forgotten
+                    || self.life.is_stopping
+                    || volume.slot.is_none()
+                    || self.is_leaving(volume.slot)
             }
             RequestError::ReadOnly => false,
         };
@@ -290,6 +309,31 @@ impl World<'_> {
                 format!("volume {index}: {} dirty blocks", status.dirty_blocks),
             ),
             _ => Ok(()),
+        }
+    }
+
+    /// Clients that wait for a cache device may lose patience.
+    pub(crate) fn maybe_hang_up(&mut self) {
+        let count = self.clients.connections.len();
+        if count > 0 && self.random.percent(HANG_UP_PERCENT) {
+            let time = self.now + self.random.below(HANG_UP_NS_MAX);
+            self.agenda.push(time, Due::HangUp(self.random.index(count)));
+        }
+    }
+
+    /// A client leaves, and another takes its place: what it asked for need not be answered well.
+    pub(crate) fn hang_up(&mut self, index: usize) {
+        self.say(format!("connection {index} hangs up"));
+        let now = self.time();
+        let mut forgotten = Vec::new();
+        for (id, pending) in &mut self.clients.pending {
+            if pending.owner == Owner::Connection(index) {
+                pending.is_forgotten = true;
+                forgotten.push(RequestId(*id));
+            }
+        }
+        for id in forgotten {
+            self.engine().0.handle_forget(now, id);
         }
     }
 

@@ -17,6 +17,8 @@ use crate::world::{Due, Halt, World, violation};
 
 /// Longest time until the host looks again whether the device is back.
 const LOOK_NS_MAX: u64 = 2_000_000_000;
+/// Share of hand-overs that the host cancels.
+const CANCEL_PERCENT: u64 = 5;
 
 /// Where the return of the cache device stands.
 #[derive(Default)]
@@ -67,7 +69,13 @@ impl World<'_> {
     pub(crate) fn advance_return(&mut self) -> Result<(), Halt> {
         let is_quiet = self.ios_in_flight() == 0;
         match std::mem::take(&mut self.life.comeback) {
-            Comeback::HandingOver if is_quiet && self.is_handed_over() => self.replace_engine(),
+            Comeback::HandingOver if is_quiet && self.is_handed_over() => {
+                if self.random.percent(CANCEL_PERCENT) {
+                    self.cancel_hand_over();
+                    return Ok(());
+                }
+                self.replace_engine()
+            }
             Comeback::Failed { lost_by, requests } if is_quiet => {
                 self.put_back(lost_by, requests);
                 Ok(())
@@ -81,6 +89,15 @@ impl World<'_> {
 
     fn is_handed_over(&self) -> bool {
         self.engine.as_ref().is_some_and(|engine| engine.is_ready_to_hand_over())
+    }
+
+    /// The host cannot open the device after all, and looks for it again.
+    fn cancel_hand_over(&mut self) {
+        self.say("the hand-over is cancelled");
+        let now = self.time();
+        let (engine, pool) = self.engine();
+        engine.cancel_hand_over(now, pool);
+        self.look_for_return();
     }
 
     fn replace_engine(&mut self) -> Result<(), Halt> {
@@ -104,7 +121,8 @@ impl World<'_> {
         let now = self.time();
         let mut lost_by = self.engine.take().expect("the process lives");
         let replaced = lost_by.replace(now, superblock, facts, &openings);
-        let (successor, requests) = replaced.expect("it said that it was ready");
+        let (mut successor, requests) = replaced.expect("it said that it was ready");
+        successor.set_cache_timeout_ms(self.config.cache_timeout_ms);
         self.engine = Some(successor);
         self.life.comeback = Comeback::Recovering { lost_by, requests };
         self.life.is_serving = false;

@@ -1,5 +1,6 @@
 //! A run's world, made of its seed: devices, volumes, clients, administrators, faults.
 
+use forebay_engine::CACHE_TIMEOUT_MS;
 use forebay_engine::format::superblock::{
     Geometry, GeometryError, SEGMENT_BYTES_MIN, WritebackOrder,
 };
@@ -137,6 +138,8 @@ pub struct Config {
     pub administrator: AdministratorConfig,
     /// Longest time until the host state file is saved.
     pub host_save_ns: u64,
+    /// How long requests wait for a cache device that is gone.
+    pub cache_timeout_ms: u64,
 }
 
 impl Config {
@@ -185,6 +188,7 @@ impl Config {
             batch_ns: *random.pick(&[0, 0, 20 * MICROSECOND, MILLISECOND]),
             administrator: administrator(random),
             host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),
+            cache_timeout_ms: *random.pick(&[CACHE_TIMEOUT_MS, CACHE_TIMEOUT_MS, 0, 100]),
         }
     }
 
@@ -235,6 +239,7 @@ impl Config {
                 cancel_percent: 0,
             },
             host_save_ns: MILLISECOND,
+            cache_timeout_ms: CACHE_TIMEOUT_MS,
         }
     }
 }

@@ -73,7 +73,9 @@ impl World<'_> {
         let openings = self.openings();
         self.expect_warnings();
         let cache = self.cache_facts();
-        self.engine = Some((self.launch)(self.time(), superblock, cache, &openings));
+        let mut engine = (self.launch)(self.time(), superblock, cache, &openings);
+        engine.set_cache_timeout_ms(self.config.cache_timeout_ms);
+        self.engine = Some(engine);
         self.poll()
     }
 

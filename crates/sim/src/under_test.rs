@@ -9,7 +9,7 @@ use forebay_engine::format::superblock::Superblock;
 use forebay_engine::io::{Io, IoId, IoResult};
 use forebay_engine::options::{CacheFacts, OriginOpening};
 use forebay_engine::payload::Payload;
-use forebay_engine::request::{Reply, Request};
+use forebay_engine::request::{Reply, Request, RequestId};
 use forebay_engine::status::{SetStatus, VolumeStatus};
 use forebay_engine::units::{Time, VolumeSlot};
 
@@ -41,6 +41,12 @@ pub trait UnderTest {
         false
     }
     fn handle_hand_over_failed(&mut self, _now: Time) {}
+    fn cancel_hand_over(&mut self, _now: Time, _payload: &mut dyn Payload) {}
+    /// How long requests wait for a cache device that is gone.
+    fn set_cache_timeout_ms(&mut self, _milliseconds: u64) {}
+    /// The client of a request has left.
+    fn handle_forget(&mut self, _now: Time, _id: RequestId) {}
+    fn reset_counters(&mut self) {}
     /// The successor, and the requests that wait.
     fn replace(
         &mut self,
@@ -145,6 +151,22 @@ impl UnderTest for Engine {
 
     fn handle_hand_over_failed(&mut self, now: Time) {
         Engine::handle_hand_over_failed(self, now);
+    }
+
+    fn cancel_hand_over(&mut self, now: Time, payload: &mut dyn Payload) {
+        Engine::cancel_hand_over(self, now, payload);
+    }
+
+    fn set_cache_timeout_ms(&mut self, milliseconds: u64) {
+        Engine::set_cache_timeout_ms(self, milliseconds);
+    }
+
+    fn handle_forget(&mut self, now: Time, id: RequestId) {
+        Engine::handle_forget(self, now, id);
+    }
+
+    fn reset_counters(&mut self) {
+        Engine::reset_counters(self);
     }
 
     fn replace(

@@ -88,6 +88,8 @@ pub(crate) enum Due {
     /// The host looks whether the cache device is back.
     Return,
     Cancel(u64),
+    /// A client leaves, by the index of its connection.
+    HangUp(usize),
 }
 
 /// What is due, by time and, at the same time, in the order in which it was put in.
@@ -239,7 +241,8 @@ impl<'a> World<'a> {
         let cache = Device::new(config.cache, random.fork());
         World {
             pool: BufferPool::new(config.pool, random.fork()),
-            now: random.below(1 << 40),
+            // The clock of a host counts from its start: hours are nothing special.
+            now: random.below(1 << 43),
             random,
             launch,
             engine: None,
@@ -453,6 +456,10 @@ impl<'a> World<'a> {
             }
             Due::Cancel(command) => {
                 self.cancel(command);
+                Ok(())
+            }
+            Due::HangUp(connection) => {
+                self.hang_up(connection);
                 Ok(())
             }
         }
