@@ -12,6 +12,9 @@ use super::regions::{Position, Span};
 /// Macros that say that control does not come here.
 const ASSERTING_MACROS: [&str; 2] = ["unreachable", "panic"];
 
+/// The function that asks for a planted defect; it is a constant in other builds.
+const DEFECT_QUESTION: &str = "has_defect";
+
 /// Traits whose functions only make text for people.
 const TEXT_TRAITS: [&str; 2] = ["Debug", "Display"];
 
@@ -30,7 +33,8 @@ pub(super) enum ArmKind {
     Function(String),
     /// A branch, a loop's body, a closure.
     Block,
-    /// It states that it is never entered, or it only makes text for people.
+    /// It states that it is never entered, is there in a build with planted defects alone, or only
+    /// makes text for people.
     NotCounted,
 }
 
@@ -135,6 +139,29 @@ fn kind_of_block(block: &syn::Block) -> ArmKind {
     if block_states_unreachable(block) { ArmKind::NotCounted } else { ArmKind::Block }
 }
 
+/// Whether an expression asks for a planted defect.
+struct DefectQuestion(bool);
+
+impl<'ast> Visit<'ast> for DefectQuestion {
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        self.0 |= path.segments.last().is_some_and(|name| name.ident == DEFECT_QUESTION);
+        visit::visit_path(self, path);
+    }
+
+    /// Without the defect is as everybody has it.
+    fn visit_expr_unary(&mut self, expression: &'ast syn::ExprUnary) {
+        if !matches!(expression.op, syn::UnOp::Not(_)) {
+            visit::visit_expr_unary(self, expression);
+        }
+    }
+}
+
+fn asks_for_defect(expression: &syn::Expr) -> bool {
+    let mut question = DefectQuestion(false);
+    question.visit_expr(expression);
+    question.0
+}
+
 impl<'ast> Visit<'ast> for Syntax {
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
         self.add_function(function, &function.sig);
@@ -162,7 +189,9 @@ impl<'ast> Visit<'ast> for Syntax {
     fn visit_expr_if(&mut self, expression: &'ast syn::ExprIf) {
         let head = position(expression.if_token.span.start());
         let then = &expression.then_branch;
-        self.add(then, head, kind_of_block(then));
+        let is_defect = asks_for_defect(&expression.cond);
+        let kind = if is_defect { ArmKind::NotCounted } else { kind_of_block(then) };
+        self.add(then, head, kind);
         match &expression.else_branch {
             Some((_, other)) => {
                 self.add(other, head_of_else(other), kind_of(other));
@@ -174,7 +203,9 @@ impl<'ast> Visit<'ast> for Syntax {
 
     fn visit_arm(&mut self, arm: &'ast syn::Arm) {
         // A guard may be reached though the body is not.
-        let kind = kind_of(&arm.body);
+        let guard = arm.guard.as_ref().map(|(_, guard)| guard.as_ref());
+        let is_defect = guard.is_some_and(asks_for_defect);
+        let kind = if is_defect { ArmKind::NotCounted } else { kind_of(&arm.body) };
         self.add(arm, start_of(&arm.pat), kind.clone());
         self.add(&arm.body, start_of(&arm.pat), kind);
         visit::visit_arm(self, arm);
@@ -233,6 +264,16 @@ mod tests {
         assert_eq!(syntax.never_false(brace(4, 5)), Some((2, 5)));
         assert_eq!(syntax.never_false(brace(5, 16)), None);
         assert_eq!(syntax.never_false(Span { start: (4, 1), end: (4, 6) }), None);
+    }
+
+    #[test]
+    fn what_a_planted_defect_does_is_not_counted() {
+        let kind = |condition: &str| {
+            let syntax = syntax(&format!("fn a() {{ if {condition} {{ c() }} }}\n"));
+            syntax.arms[1].kind.clone()
+        };
+        assert_eq!(kind("b && has_defect(D)"), ArmKind::NotCounted);
+        assert_eq!(kind("b && !has_defect(D)"), ArmKind::Block);
     }
 
     #[test]
