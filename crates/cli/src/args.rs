@@ -192,6 +192,10 @@ pub(crate) struct ServeArguments {
     /// Seconds after which a device operation that has not ended is logged and counted
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     pub(crate) io_timeout: u32,
+    /// For developers: write down in a new FILE all that is written to the devices and what clients
+    /// are told, to be replayed by tests. Slow, and as large as all that is written
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    pub(crate) record_writes: Option<PathBuf>,
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) exit_with_parent: bool,

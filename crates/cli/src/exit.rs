@@ -178,6 +178,9 @@ impl From<ShardError> for Failure {
                 .or("nothing was written to it; `forebay check` lists what is wrong"),
             ShardError::Listen(listen) => listen.into(),
             ShardError::StateFile(state) => state.into(),
+            ShardError::Recording(_) => {
+                Failure::failed(text).or("--record-writes names a new file")
+            }
             _ => Failure::failed(text),
         }
     }

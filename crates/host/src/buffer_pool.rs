@@ -255,7 +255,8 @@ impl BufferPool {
         (offset, unsafe { self.region.base.add(offset) }.as_ptr())
     }
 
-    fn slice(&self, range: BufferRange) -> &[u8] {
+    /// Bytes of a range.
+    pub(crate) fn slice(&self, range: BufferRange) -> &[u8] {
         // SAFETY: the range is within the region (asserted), which is mapped and initialised (zero
         // pages) for as long as the pool lives. The engine's contract keeps transfers by the kernel
         // off ranges that are looked at; the front ends do the same for theirs.

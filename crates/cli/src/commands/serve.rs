@@ -49,6 +49,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         connections_max,
         cache_timeout_ms,
         io_timeout_ms,
+        record_writes: arguments.record_writes,
         ..ShardOptions::default()
     };
     Daemon { options, set, bare, admin }.run()

@@ -15,6 +15,7 @@ use forebay_engine::units::Time;
 
 use super::open::{OpenedDevice, Role};
 use super::operation::{Direction, Progress, RangeMethod, RangePurpose, Verdict, Work};
+use super::recorder::Recorder;
 use super::watch::{Watch, milliseconds_since};
 use crate::buffer_pool::BufferPool;
 use crate::probe::DeviceKind;
@@ -29,14 +30,14 @@ const INLINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Names a device of a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct DeviceId(u32);
+pub(crate) struct DeviceId(pub(super) u32);
 
 /// As many devices are open as a shard may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TableFull;
 
 /// Who waits for an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum IoOwner {
     /// The engine.
     Engine(IoId),
@@ -94,16 +95,18 @@ pub(crate) struct DeviceTable {
     operations: Slab<Operation>,
     finished: Vec<Finished>,
     watch: Watch,
+    recorder: Option<Box<Recorder>>,
 }
 
 impl DeviceTable {
     /// No devices. Operations that last `limit_ms` milliseconds are told of.
-    pub(crate) fn new(limit_ms: u64) -> DeviceTable {
+    pub(crate) fn new(limit_ms: u64, recorder: Option<Box<Recorder>>) -> DeviceTable {
         DeviceTable {
             devices: Slab::new(),
             operations: Slab::new(),
             finished: Vec::new(),
             watch: Watch::new(limit_ms),
+            recorder,
         }
     }
 
@@ -136,6 +139,9 @@ impl DeviceTable {
         let slot = self.devices.insert(attached);
         let attached = &mut self.devices[slot];
         attached.handle = ring.register_file(slot, std::os::fd::AsFd::as_fd(&attached.opened));
+        if let Some(recorder) = &mut self.recorder {
+            recorder.add_device(DeviceId(slot), &attached.opened);
+        }
         Ok(DeviceId(slot))
     }
 
@@ -156,6 +162,9 @@ impl DeviceTable {
         kind: IoKind,
         owner: IoOwner,
     ) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.begin(around.pool, id, &kind, owner);
+        }
         let attached = &mut self.devices[id.0];
         attached.in_flight += 1;
         let held = attached.slow.as_mut().map(|slow| slow.start(around.now, &kind, owner));
@@ -180,6 +189,11 @@ impl DeviceTable {
     /// The device, as it was opened.
     pub(crate) fn opened(&self, id: DeviceId) -> &OpenedDevice {
         &self.devices[id.0].opened
+    }
+
+    /// What writes down what devices are asked for, if anybody does.
+    pub(crate) fn recorder(&mut self) -> Option<&mut Recorder> {
+        self.recorder.as_deref_mut()
     }
 
     /// Operations of a device that have not ended.
@@ -305,10 +319,14 @@ impl DeviceTable {
         !self.finished.is_empty()
     }
 
-    /// Exchanges the finished operations for an empty list, whose memory is used again.
+    /// Exchanges the finished operations for an empty list, whose memory is used again. The caller
+    /// tells those who wait before it starts another operation.
     pub(crate) fn swap_finished(&mut self, list: &mut Vec<Finished>) {
         assert!(list.is_empty());
         std::mem::swap(&mut self.finished, list);
+        if let Some(recorder) = &mut self.recorder {
+            list.iter().for_each(|finished| recorder.end(finished));
+        }
     }
 }
 

@@ -37,7 +37,7 @@ impl Workbench {
         let (start, bytes) = pool.memory();
         // SAFETY: the pool outlives the ring: it stands behind it.
         unsafe { ring.register_buffers(start, bytes) };
-        Workbench { ring, devices: DeviceTable::new(limit_ms), pool, clock: Clock::start() }
+        Workbench { ring, devices: DeviceTable::new(limit_ms, None), pool, clock: Clock::start() }
     }
 
     fn add(&mut self, device: OpenedDevice) -> DeviceId {

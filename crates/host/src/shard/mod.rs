@@ -10,15 +10,17 @@ mod run;
 mod served_set;
 pub(crate) mod status;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use thiserror::Error;
 
-use crate::device::{Access, OpenedDevice};
+use crate::device::{Access, OpenedDevice, Recorder};
 use crate::device_spec::DeviceSpec;
 use crate::listen::{ListenAddress, ListenError, Listener};
 use crate::probe::OpenError;
+use crate::recording::RecordingError;
 use crate::ring::{RingError, WakeUp};
 use crate::set::OpenedSet;
 use crate::state_file::StateFileError;
@@ -58,6 +60,9 @@ pub struct ShardOptions {
     pub cache_timeout_ms: u64,
     /// Milliseconds after which a device operation that has not ended is told of.
     pub io_timeout_ms: u64,
+    /// A new file into which everything is written down that goes to the devices, see
+    /// [`crate::recording`]. For tests.
+    pub record_writes: Option<PathBuf>,
 }
 
 impl Default for ShardOptions {
@@ -69,6 +74,7 @@ impl Default for ShardOptions {
             connections_max: 64,
             cache_timeout_ms: forebay_engine::CACHE_TIMEOUT_MS,
             io_timeout_ms: IO_TIMEOUT_MS,
+            record_writes: None,
         }
     }
 }
@@ -132,6 +138,9 @@ pub enum ShardError {
         /// The most.
         most_bytes: u64,
     },
+    /// The recording cannot be made.
+    #[error(transparent)]
+    Recording(#[from] RecordingError),
     /// The host state file cannot be written, so durability cannot be promised.
     #[error(transparent)]
     StateFile(#[from] StateFileError),
@@ -154,6 +163,7 @@ pub struct Shard {
     set: Option<OpenedSet>,
     bare: Vec<BareExport>,
     listeners: Vec<Listener>,
+    recorder: Option<Box<Recorder>>,
     wake_up: Arc<WakeUp>,
     messages: Receiver<Message>,
     handle: ShardHandle,
@@ -163,7 +173,7 @@ impl Shard {
     /// Binds the addresses. The shard can be moved to the thread that shall run it.
     ///
     /// # Errors
-    /// If an address cannot be listened on.
+    /// If an address cannot be listened on, or the recording cannot be made.
     pub fn new(
         options: ShardOptions,
         set: Option<OpenedSet>,
@@ -172,7 +182,9 @@ impl Shard {
         let wake_up = Arc::new(WakeUp::new()?);
         let (handle, messages) = ShardHandle::new(Arc::clone(&wake_up));
         let listeners = options.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
-        Ok(Shard { options, set, bare, listeners, wake_up, messages, handle })
+        let recorder = options.record_writes.as_deref().map(Recorder::create).transpose()?;
+        let recorder = recorder.map(Box::new);
+        Ok(Shard { options, set, bare, listeners, recorder, wake_up, messages, handle })
     }
 
     /// A handle for the admin side.

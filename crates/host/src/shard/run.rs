@@ -93,7 +93,7 @@ impl Shard {
 
 impl Running {
     fn start(shard: Shard) -> Result<Running, ShardError> {
-        let Shard { options, set, bare, listeners, wake_up, messages, handle } = shard;
+        let Shard { options, set, bare, listeners, recorder, wake_up, messages, handle } = shard;
         let mut memory = options.memory;
         if set.is_none() {
             memory.engine_bytes = 0;
@@ -103,7 +103,7 @@ impl Running {
         let (start, bytes) = pool.memory();
         // SAFETY: the region is the pool's own mapping, and the pool is dropped after the ring.
         unsafe { ring.register_buffers(start, bytes) };
-        let mut devices = DeviceTable::new(options.io_timeout_ms);
+        let mut devices = DeviceTable::new(options.io_timeout_ms, recorder);
         let mut exports = ExportTable::new();
         let clock = Clock::start();
         let now = clock.now();
@@ -252,19 +252,7 @@ impl Running {
 
     fn start_demand(&mut self, demand: Demand) {
         match demand {
-            Demand::Request(request) => match self.exports[request.export].target {
-                Target::Bare(device) => {
-                    let around =
-                        &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
-                    let reply = self.bare.start(&mut self.devices, around, device, &request);
-                    self.replies.extend(reply);
-                }
-                Target::Volume(slot) => {
-                    let set = self.set.as_mut().expect("volumes belong to a set");
-                    let request = engine_request(&request, slot);
-                    set.handle_request(self.now, request, &mut self.pool);
-                }
-            },
+            Demand::Request(request) => self.start_request(&request),
             // Nothing waits at a bare device but what the kernel has.
             Demand::Forget { number, export } => {
                 if let (Target::Volume(_), Some(set)) = (self.exports[export].target, &mut self.set)
@@ -279,6 +267,26 @@ impl Running {
                 let block_count = (offset_bytes + length).div_ceil(block) - start;
                 let runs = self.block_states(self.exports[export].target, start, block_count);
                 self.front.handle_block_status(number, &runs);
+            }
+        }
+    }
+
+    fn start_request(&mut self, request: &ClientRequest) {
+        let export = &self.exports[request.export];
+        if let Some(recorder) = self.devices.recorder() {
+            recorder.request(&self.pool, request, &export.facts);
+        }
+        match export.target {
+            Target::Bare(device) => {
+                let around =
+                    &mut Surroundings { ring: &mut self.ring, pool: &self.pool, now: self.now };
+                let reply = self.bare.start(&mut self.devices, around, device, request);
+                self.replies.extend(reply);
+            }
+            Target::Volume(slot) => {
+                let set = self.set.as_mut().expect("volumes belong to a set");
+                let request = engine_request(request, slot);
+                set.handle_request(self.now, request, &mut self.pool);
             }
         }
     }
@@ -357,6 +365,9 @@ impl Running {
     fn deliver_replies(&mut self) {
         let mut replies = std::mem::take(&mut self.replies);
         for reply in replies.drain(..) {
+            if let Some(recorder) = self.devices.recorder() {
+                recorder.answer(&reply);
+            }
             let (front, mut context) = self.front();
             front.handle_reply(&mut context, reply);
         }

@@ -37,6 +37,15 @@ pub struct Media {
     pub origins: Vec<Vec<u8>>,
 }
 
+/// A stretch of a device that a machine wrote, zeroed or discarded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Index of the origin; `None` for the cache device.
+    pub origin: Option<usize>,
+    /// Bytes of the device.
+    pub bytes: std::ops::Range<usize>,
+}
+
 /// Why a machine did not go on.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Halt {
@@ -64,7 +73,7 @@ pub struct Machine {
     replies: BTreeMap<u64, Reply>,
     commands: BTreeMap<u64, CommandResult>,
     recovered: Option<Result<(), String>>,
-    write_count: u64,
+    written: Vec<Written>,
 }
 
 /// Reads the superblock as a host does: the copy lies where the first region says, else at the end.
@@ -137,12 +146,12 @@ impl Machine {
             replies: BTreeMap::new(),
             commands: BTreeMap::new(),
             recovered: None,
-            write_count: 0,
+            written: Vec::new(),
         };
         machine.wait("recovery", |machine| machine.recovered.is_some())?;
         match machine.recovered.clone().expect("just waited for") {
             Ok(()) => Ok(machine),
-            Err(text) if machine.write_count == 0 => Err(Halt::Refused(text)),
+            Err(text) if machine.written.is_empty() => Err(Halt::Refused(text)),
             Err(text) => Err(Halt::Wrong(format!("it wrote to a device and then refused: {text}"))),
         }
     }
@@ -151,6 +160,13 @@ impl Machine {
     #[must_use]
     pub fn kill(self) -> Media {
         self.media
+    }
+
+    /// The same, and tells what has changed on the devices since the start: whoever keeps another
+    /// copy of them need not compare all of it.
+    #[must_use]
+    pub fn kill_and_tell(self) -> (Media, Vec<Written>) {
+        (self.media, self.written)
     }
 
     /// The devices, between operations.
@@ -342,12 +358,16 @@ impl Machine {
     }
 
     fn complete(&mut self, io: &Io) -> Result<(), Halt> {
-        let device = match io.device {
-            Device::Cache => &mut self.media.cache,
+        let origin = match io.device {
+            Device::Cache => None,
             Device::Origin(slot) => match self.origin_of_slot.get(&slot.0) {
-                Some(index) => &mut self.media.origins[*index],
+                Some(index) => Some(*index),
                 None => return Err(Halt::Wrong(format!("{io:?} is for an origin not open"))),
             },
+        };
+        let device = match origin {
+            None => &mut self.media.cache,
+            Some(index) => &mut self.media.origins[index],
         };
         let (offset, length) = match &io.kind {
             IoKind::Read { offset_bytes, slices } | IoKind::Write { offset_bytes, slices } => {
@@ -362,7 +382,8 @@ impl Machine {
         if offset.checked_add(length).is_none_or(|end| end > device.len() as u64) {
             return Err(Halt::Wrong(format!("{io:?} leaves its device")));
         }
-        let place = &mut device[offset as usize..(offset + length) as usize];
+        let bytes = offset as usize..(offset + length) as usize;
+        let place = &mut device[bytes.clone()];
         match &io.kind {
             IoKind::Read { slices, .. } => {
                 let mut rest = &*place;
@@ -379,11 +400,11 @@ impl Machine {
                     bytes.copy_from_slice(self.pool.bytes(*range));
                     rest = behind;
                 }
-                self.write_count += 1;
+                self.written.push(Written { origin, bytes });
             }
             IoKind::Discard { .. } | IoKind::WriteZeroes { .. } => {
                 place.fill(0);
-                self.write_count += 1;
+                self.written.push(Written { origin, bytes });
             }
             IoKind::Flush => {}
         }
