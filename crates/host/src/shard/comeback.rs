@@ -170,7 +170,10 @@ impl Running {
         let Returned { device, superblock } = returned;
         let facts = device.cache_facts();
         let Ok(id) = self.devices.add(&mut self.ring, device) else {
+            tracing::error!("too many devices are open to use the cache device again: waiting");
             set.engine.cancel_hand_over(self.now, &mut self.pool);
+            set.failed_comebacks += 1;
+            set.comeback = Comeback::Gone;
             return;
         };
         set.set_cache_device(id);
