@@ -10,11 +10,16 @@ use forebay_sim::under_test::launch_engine;
 use forebay_sim::{Plan, RunOptions, TraceMode};
 
 /// Seeds, each with symptom and cause.
-const SEEDS: [(u64, &str); 9] = [
+const SEEDS: [(u64, &str); 10] = [
     (
         1049,
         "a stop waited for ever for writes without room, while the log was full of dirty data of a \
          volume that was not served",
+    ),
+    (
+        9_224_269_700_793_665_444,
+        "zeroes that had been written home came back into the index: the record that voided them \
+         completed before the one that had moved them, with the same version",
     ),
     (
         1_000_382,

@@ -51,6 +51,14 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
+    /// Whether this piece stays where `new` comes (rule 1): it has the higher version, or it voids
+    /// that version. What is voided was appended before, but its record may complete later, or be
+    /// written again under a later number.
+    fn stands_against(&self, new: &Piece) -> bool {
+        let voids = self.place == Place::Absent && new.place != Place::Absent;
+        self.version > new.version || self.version == new.version && voids
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.start + self.block_count
     }
@@ -139,9 +147,10 @@ impl BlockMap {
         out[first..].sort_unstable_by_key(|piece| piece.start);
     }
 
-    /// Puts `piece` in, except where a copy with a higher version is. What it took the place of is
-    /// appended to `removed`, the parts that went in to `inserted`. Of equal versions the one that
-    /// comes later wins: it is the same content in a newer place (rule 1).
+    /// Puts `piece` in, except where a copy with a higher version is, or what voids its version.
+    /// What it took the place of is appended to `removed`, the parts that went in to `inserted`. Of
+    /// equal versions the copy that comes later wins: it is the same content in a newer place (rule
+    /// 1).
     pub(crate) fn replace(
         &mut self,
         piece: Piece,
@@ -150,7 +159,7 @@ impl BlockMap {
     ) {
         let first = removed.len();
         self.pieces(piece.start, piece.end(), removed);
-        if removed[first..].iter().all(|old| old.version <= piece.version) {
+        if !removed[first..].iter().any(|old| old.stands_against(&piece)) {
             if !self.overwrite(&piece, &removed[first..]) {
                 if removed.len() > first {
                     self.remove(piece.start, piece.end());
@@ -163,7 +172,7 @@ impl BlockMap {
         let old: Vec<Piece> = removed.drain(first..).collect();
         let mut at = piece.start;
         for other in &old {
-            if other.version > piece.version {
+            if other.stands_against(&piece) {
                 self.insert_part(piece, at, other.start, inserted);
                 at = other.end();
             } else {
@@ -265,5 +274,45 @@ fn data_piece(extent: Extent) -> Piece {
         block_count: u64::from(extent.block_count),
         version: extent.version,
         place: Place::Data(extent.position),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(version: u64, place: Place) -> Piece {
+        Piece { start: 10, block_count: 4, version: Version(version), place }
+    }
+
+    fn put(map: &mut BlockMap, piece: Piece) {
+        map.replace(piece, &mut Vec::new(), &mut Vec::new());
+    }
+
+    fn place_of(map: &BlockMap) -> Vec<Place> {
+        map.all_pieces().map(|piece| piece.place).collect()
+    }
+
+    #[test]
+    fn a_copy_that_completes_after_what_voids_it_stays_void() {
+        let blank = Place::Blank { kind: BlankKind::Discard, header: CacheBlock(7) };
+        for copy in [blank, Place::Data(CacheBlock(7))] {
+            let mut map = BlockMap::default();
+            put(&mut map, piece(5, Place::Absent));
+            put(&mut map, piece(5, copy));
+            assert_eq!(place_of(&map), [Place::Absent]);
+            put(&mut map, piece(6, copy));
+            assert_eq!(place_of(&map), [copy]);
+            put(&mut map, piece(6, Place::Absent));
+            assert_eq!(place_of(&map), [Place::Absent]);
+        }
+    }
+
+    #[test]
+    fn of_equal_versions_the_later_copy_wins() {
+        let mut map = BlockMap::default();
+        put(&mut map, piece(5, Place::Data(CacheBlock(7))));
+        put(&mut map, piece(5, Place::Data(CacheBlock(70))));
+        assert_eq!(place_of(&map), [Place::Data(CacheBlock(70))]);
     }
 }
