@@ -10,7 +10,7 @@ use forebay_sim::under_test::launch_engine;
 use forebay_sim::{Plan, RunOptions, TraceMode};
 
 /// Seeds, each with symptom and cause.
-const SEEDS: [(u64, &str); 10] = [
+const SEEDS: [(u64, &str); 11] = [
     (
         1049,
         "a stop waited for ever for writes without room, while the log was full of dirty data of a \
@@ -20,6 +20,11 @@ const SEEDS: [(u64, &str); 10] = [
         9_224_269_700_793_665_444,
         "zeroes that had been written home came back into the index: the record that voided them \
          completed before the one that had moved them, with the same version",
+    ),
+    (
+        1_795_328_793_952_432,
+        "a FUA write was answered though an origin flush that failed had lost a part of it: it \
+         waited for the next flush, which went well",
     ),
     (
         1_000_382,

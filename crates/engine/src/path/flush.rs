@@ -156,8 +156,12 @@ impl Engine {
         }
         volume.homed_since = now;
         let ended = if result.is_ok() { Ended::Well } else { Ended::Failed };
+        // Promise 3: what a failed flush may have lost was perhaps written for a request that waits
+        // for this one.
+        let has_lost_writes = self.volume(slot).has_lost_writes;
         while let Some(waiter) = self.volume_mut(slot).flushes.pop_finished() {
-            self.wake(waiter, ended);
+            let is_in_vain = has_lost_writes && matches!(waiter, Waiter::Operation(_));
+            self.wake(waiter, if is_in_vain { Ended::Failed } else { ended });
         }
         // Rule 5: clean only after an origin flush that began after the origin write completed.
         for homed in clean {
