@@ -4,8 +4,8 @@
 //! tables keep what they touch at every mount, goes into the volume table. At the next start it is
 //! compared, and removed durably before anything is written. After a crash there is none; then the
 //! clean copies of these blocks are compared. It is best effort: what was changed elsewhere is not
-//! noticed. With a difference the clean copies are dropped; if dirty data exists the volume is not
-//! served.
+//! noticed, nor anything while the origin cannot be read there. With a difference the clean copies
+//! are dropped; if dirty data exists the volume is not served.
 
 use alloc::vec::Vec;
 
@@ -29,7 +29,7 @@ pub(crate) struct HeadReads {
     in_flight: usize,
     is_begun: bool,
     /// Checksums by volume; none if the origin could not be read.
-    found: Vec<(VolumeSlot, Vec<Crc32c>)>,
+    found: Vec<(VolumeSlot, Option<Vec<Crc32c>>)>,
 }
 
 impl Engine {
@@ -66,13 +66,11 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         self.heads.in_flight -= 1;
-        if result.is_ok() {
-            let block = BLOCK_BYTES as u32;
-            let crcs = (0..range.length / block)
-                .map(|index| payload.checksum(range.slice(index * block, block)))
-                .collect();
-            self.heads.found.push((slot, crcs));
-        }
+        let block = BLOCK_BYTES as u32;
+        let blocks = 0..range.length / block;
+        let checksum = |index| payload.checksum(range.slice(index * block, block));
+        let crcs = result.is_ok().then(|| blocks.map(checksum).collect());
+        self.heads.found.push((slot, crcs));
         payload.release(range.buffer);
     }
 
@@ -82,7 +80,7 @@ impl Engine {
             let volume = self.volume(slot);
             let is_sure = !volume.has_lost_writes && !volume.had_write_errors;
             if let Some(stored) = self.superblock.volumes[usize::from(slot.0)].as_mut() {
-                stored.fingerprint = is_sure.then(|| combine(&crcs));
+                stored.fingerprint = crcs.filter(|_| is_sure).map(|crcs| combine(&crcs));
             }
         }
     }
@@ -92,9 +90,11 @@ impl Engine {
         let mut is_changed = false;
         for (slot, crcs) in core::mem::take(&mut self.heads).found {
             let stored = self.superblock.volume(slot).and_then(|volume| volume.fingerprint);
-            let is_same = match stored {
-                Some(fingerprint) => fingerprint == combine(&crcs),
-                None => self.agrees_with_clean_copies(slot, &crcs),
+            let is_same = match (stored, crcs) {
+                (Some(fingerprint), Some(crcs)) => fingerprint == combine(&crcs),
+                (None, Some(crcs)) => self.agrees_with_clean_copies(slot, &crcs),
+                // The volume is served and will be written: later its fingerprint would mislead.
+                (_, None) => true,
             };
             if is_same {
                 is_changed |= stored.is_some();

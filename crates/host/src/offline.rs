@@ -130,11 +130,12 @@ pub fn write_superblock(
     let encoded = superblock.encode();
     let mut bytes = AlignedBytes::zeroed(encoded.len());
     bytes.copy_from_slice(&encoded);
-    for offset in [0, superblock.geometry.copy_offset] {
+    let flush = || device.file().sync_data().map_err(|source| failed("flush", source));
+    // A place is written only when the other one is durable, or a power cut could tear both.
+    flush()?;
+    for offset in superblock.write_order() {
         device.file().write_all_at(&bytes, offset).map_err(|source| failed("write", source))?;
-        // The second place is written only when the first is durable, or a power cut could tear
-        // both.
-        device.file().sync_data().map_err(|source| failed("flush", source))?;
+        flush()?;
     }
     Ok(())
 }

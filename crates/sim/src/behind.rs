@@ -7,7 +7,8 @@
 //!   anything of it). Their fingerprint is in the volume table, so the engine must say so. Without
 //!   dirty data it drops what it has and serves what was written, there and elsewhere; with dirty
 //!   data it serves nothing of the volume and writes nothing to its origin, in this life and in
-//!   each that follows.
+//!   each that follows. (The origin does not fail meanwhile: one that cannot be read is not
+//!   compared.)
 //!
 //! A warning without such a write is a violation, too.
 

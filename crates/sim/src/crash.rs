@@ -7,6 +7,7 @@ use forebay_engine::format::superblock::{NewVolume, SUPERBLOCK_BYTES, Superblock
 use forebay_engine::options::{CacheFacts, HostMark, OriginOpening};
 use forebay_engine::units::VolumeSlot;
 
+use crate::behind::Behind;
 use crate::config::Rot;
 use crate::device::{FaultRates, Gone, Loss, PowerStyle, WriteCache};
 use crate::media::BLOCK_SECTORS;
@@ -93,7 +94,14 @@ impl World<'_> {
             faults == LifeFaults::AsConfigured && self.random.percent(config.lives_percent);
         let names = (0..self.volumes.len()).map(DeviceName::Origin);
         for name in std::iter::once(DeviceName::Cache).chain(names) {
-            let rates = if name == DeviceName::Cache { config.cache } else { config.origin };
+            let rates = match name {
+                DeviceName::Cache => config.cache,
+                // What cannot be read cannot be found changed.
+                DeviceName::Origin(index) if self.volumes[index].behind == Behind::Written => {
+                    FaultRates::default()
+                }
+                DeviceName::Origin(_) => config.origin,
+            };
             let device = self.device(name);
             let gone = rates.gone.map(|gone| Gone {
                 from_operation: gone.from_operation + device.submitted_count(),

@@ -1,7 +1,10 @@
 //! Writing the superblock: one place, flush, the other place, flush.
 //!
-//! At every moment one of the two places is whole. A change counts as durable when both have it, so
-//! that damage to one place later never brings an older generation back.
+//! At every moment one of the two places is whole: an update begins with the place that recovery
+//! did not read, which an earlier crash or rot may have damaged, and goes to the other one only
+//! when the first is durable. (Recovery flushes the device before its first update, so what it read
+//! is durable, too.) A change counts as durable when both have it, so that damage to one place
+//! later never brings an older generation back.
 
 use alloc::vec::Vec;
 
@@ -12,11 +15,11 @@ use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::payload::{BufferRange, Payload};
 use crate::wake::{Ended, Waiter};
 
-/// Where the superblock stands.
+/// Which of the two writes of an update.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
-    Start,
-    Copy,
+enum Turn {
+    First,
+    Second,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -25,13 +28,13 @@ enum State {
     Idle,
     WriteFirst,
     Writing {
-        place: Place,
+        turn: Turn,
     },
     Written {
-        place: Place,
+        turn: Turn,
     },
     Flushing {
-        place: Place,
+        turn: Turn,
     },
     WriteSecond,
 }
@@ -76,17 +79,17 @@ impl Engine {
             self.superblock_writer.state = State::WriteFirst;
         }
         match self.superblock_writer.state {
-            State::WriteFirst => self.submit_superblock(Place::Start, payload),
-            State::WriteSecond => self.submit_superblock(Place::Copy, payload),
-            State::Written { place } => {
-                self.superblock_writer.state = State::Flushing { place };
+            State::WriteFirst => self.submit_superblock(Turn::First, payload),
+            State::WriteSecond => self.submit_superblock(Turn::Second, payload),
+            State::Written { turn } => {
+                self.superblock_writer.state = State::Flushing { turn };
                 self.join_cache_flush_unless(Defect::TableNotFlushed, Waiter::Superblock);
             }
             State::Idle | State::Writing { .. } | State::Flushing { .. } => {}
         }
     }
 
-    fn submit_superblock(&mut self, place: Place, payload: &mut dyn Payload) {
+    fn submit_superblock(&mut self, turn: Turn, payload: &mut dyn Payload) {
         let Some(buffer) = payload.allocate(SUPERBLOCK_BYTES) else {
             self.wait_for_memory();
             return;
@@ -94,33 +97,31 @@ impl Engine {
         let length = SUPERBLOCK_BYTES as u32;
         let range = BufferRange { buffer, offset: 0, length };
         payload.metadata_mut(range).copy_from_slice(&self.superblock_writer.image);
-        let offset_bytes = match place {
-            Place::Start => 0,
-            Place::Copy => self.superblock.geometry.copy_offset,
-        };
-        self.superblock_writer.state = State::Writing { place };
+        let [first, second] = self.superblock.write_order();
+        let offset_bytes = if turn == Turn::First { first } else { second };
+        self.superblock_writer.state = State::Writing { turn };
         self.set_counters.metadata_bytes += u64::from(length);
         let kind = IoKind::Write { offset_bytes, slices: Slices::One(range) };
         self.submit(Device::Cache, kind, IoPurpose::Superblock { buffer });
     }
 
     pub(crate) fn on_superblock_written(&mut self, result: IoResult) {
-        let State::Writing { place } = self.superblock_writer.state else { unreachable!() };
+        let State::Writing { turn } = self.superblock_writer.state else { unreachable!() };
         if result.is_err() {
             self.count_write_failure();
             self.superblock_writer.state =
-                if place == Place::Copy { State::WriteSecond } else { State::WriteFirst };
+                if turn == Turn::Second { State::WriteSecond } else { State::WriteFirst };
             return;
         }
-        self.superblock_writer.state = State::Written { place };
+        self.superblock_writer.state = State::Written { turn };
     }
 
     pub(crate) fn on_superblock_flushed(&mut self, ended: Ended) {
         if ended == Ended::Failed {
             return;
         }
-        let State::Flushing { place } = self.superblock_writer.state else { unreachable!() };
-        if place == Place::Start {
+        let State::Flushing { turn } = self.superblock_writer.state else { unreachable!() };
+        if turn == Turn::First {
             self.superblock_writer.state = State::WriteSecond;
             return;
         }

@@ -282,6 +282,9 @@ pub struct Superblock {
     pub settings: SetSettings,
     /// Volumes by slot.
     pub volumes: Vec<Option<Volume>>,
+    /// Where it was read from, so the place that is known to be whole; not part of the encoding.
+    /// The next update goes to the other place first.
+    pub read_from: Place,
 }
 
 /// Why a volume cannot be added to the table.
@@ -316,6 +319,7 @@ impl Superblock {
             next_volume_id: 1,
             settings: SetSettings::default(),
             volumes: vec![None; VOLUMES_MAX],
+            read_from: Place::SuperblockCopy,
         }
     }
 
@@ -371,6 +375,17 @@ impl Superblock {
             .map(VolumeSlot)
             .zip(&self.volumes)
             .filter_map(|(slot, volume)| volume.as_ref().map(|volume| (slot, volume)))
+    }
+
+    /// Offsets of the two places, in the order in which an update writes them: a crash may tear the
+    /// first one, so that is never the only one that is whole.
+    #[must_use]
+    pub fn write_order(&self) -> [u64; 2] {
+        let copy_offset = self.geometry.copy_offset;
+        match self.read_from {
+            Place::Superblock => [copy_offset, 0],
+            _ => [0, copy_offset],
+        }
     }
 
     /// The region as bytes, [`SUPERBLOCK_BYTES`] long.
@@ -452,6 +467,7 @@ impl Superblock {
                 discard_freed_segments: header.discard_freed_segments != 0,
             },
             volumes,
+            read_from: place,
         })
     }
 

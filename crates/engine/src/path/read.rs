@@ -257,7 +257,8 @@ impl Engine {
 
     /// Cached blocks could not be read or had a wrong checksum. Block by block: what was
     /// overwritten or moved meanwhile is looked up again, what is clean is repaired from the
-    /// origin, what is dirty is read once more and then an error.
+    /// origin, what is dirty is read once more, unless the device is lost as a whole, and then an
+    /// error.
     fn read_again(&mut self, part: ReadPart, error: Option<IoError>, payload: &mut dyn Payload) {
         for index in 0..part.block_count {
             let start = part.start + u64::from(index);
@@ -273,6 +274,8 @@ impl Engine {
                 }
             } else if self.is_repairable(position) {
                 self.start_repair(key, start, position, target, payload);
+            } else if self.is_cache_failed() {
+                self.operations[key].error.get_or_insert(RequestError::Io);
             } else if part.attempts < ATTEMPTS_MAX {
                 self.operations[key].parts += 1;
                 self.submit_read_part(ReadPart { start, block_count: 1, position, target, ..part });

@@ -167,7 +167,8 @@ impl Flips {
         cache[at] ^= mask;
         let flipped = read_superblock(&cache);
         cache[at] ^= mask;
-        flipped.is_ok() && flipped == read_superblock(&cache)
+        let whole = read_superblock(&cache).expect("nothing is wrong with the image");
+        flipped.is_ok_and(|flipped| flipped.encode() == whole.encode())
     }
 
     fn flip_with(
