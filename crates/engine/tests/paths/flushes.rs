@@ -149,6 +149,54 @@ fn a_failed_origin_flush_is_never_retried_as_a_success() {
     }
 }
 
+/// Fails the origin flush that is under way.
+fn fail_origin_flush(world: &mut World) {
+    let io = world.the(origin::flush(0));
+    world.fail(io, IoError::Media, Keep::Nothing);
+}
+
+/// The flush that failed may have lost the first part of the write; the next one, for which the
+/// write waits, does not tell.
+#[test]
+fn fua_that_waited_across_a_failed_flush_is_no_success() {
+    for mode in [CacheMode::Writearound, CacheMode::Passthrough] {
+        let mut world = of(mode);
+        world.write_now(0, 100, 1, 1);
+        let write = world.write_fua(0, 0, 32, 2);
+        let parts = world.find(origin::write(0));
+        assert_eq!(parts.len(), 2, "{mode:?}: {}", world.describe_held());
+        world.complete(parts[0]);
+        let flush = world.flush(0);
+        let is_origin_flush = origin::flush(0);
+        world.settle_except(|held| held.id == parts[1] || is_origin_flush(held));
+        world.complete(parts[1]);
+        fail_origin_flush(&mut world);
+        assert!(world.is_pending(write), "{mode:?}");
+        world.settle();
+        assert_eq!(world.result(flush), Some(Err(RequestError::Io)), "{mode:?}");
+        assert_eq!(world.result(write), Some(Err(RequestError::Io)), "{mode:?}");
+    }
+}
+
+/// Two flushes: the first one fails, and with it what both were to cover. The second begins
+/// afterwards and goes well.
+#[test]
+fn a_flush_that_waited_across_a_failed_one_is_no_success() {
+    for mode in [CacheMode::Writearound, CacheMode::Passthrough] {
+        let mut world = of(mode);
+        world.write_now(0, 0, 1, 1);
+        let first = world.flush(0);
+        world.settle_except(origin::flush(0));
+        let second = world.flush(0);
+        world.settle_except(origin::flush(0));
+        fail_origin_flush(&mut world);
+        world.settle();
+        for id in [first, second] {
+            assert_eq!(world.result(id), Some(Err(RequestError::Io)), "{mode:?}");
+        }
+    }
+}
+
 #[test]
 fn a_failed_cache_flush_fails_all_who_share_it() {
     let mut world = of(CacheMode::Writeback);

@@ -6,7 +6,9 @@ use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::request::{RequestError, Served};
 use forebay_engine::status::BypassReason;
 
-use crate::harness::{BLOCK, Content, ORIGINAL, Setup, World, cache, content_of, origin};
+use crate::harness::{
+    BLOCK, Content, Keep, ORIGINAL, Setup, What, World, cache, content_of, origin,
+};
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -183,4 +185,25 @@ fn a_read_without_memory_of_the_host_goes_on_later() {
     world.buffers.refuses = false;
     world.idle_for(100);
     assert!(world.is_done(part));
+}
+
+/// Each block of each read would otherwise be asked for again, to be told the same.
+#[test]
+fn what_fails_because_the_cache_device_is_gone_is_not_read_again() {
+    let mut world = writeback();
+    world.write_now(0, 0, 8, 1);
+    let reads = [world.read(0, 0, 8), world.read(0, 0, 4)];
+    let under_way = world.find(cache::read);
+    assert_eq!(under_way.len(), reads.len());
+    let mark = world.mark();
+    for io in under_way {
+        world.fail(io, IoError::Gone, Keep::Nothing);
+    }
+    world.settle();
+    assert!(world.is_cache_failed());
+    assert_eq!(world.count_since(mark, |_, what| *what == What::Read), 0);
+    world.idle_for(60_000);
+    for id in reads {
+        assert_eq!(world.result(id), Some(Err(RequestError::Io)), "the origin has older data");
+    }
 }

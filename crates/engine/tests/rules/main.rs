@@ -16,5 +16,6 @@ mod rule_08_idle_mark;
 mod rule_08_recovery;
 mod rule_09_origin_order;
 mod rule_10_identity;
+mod rule_10_volume_table;
 mod rule_11_reserve;
 mod rule_12_poison;

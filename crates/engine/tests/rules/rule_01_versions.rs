@@ -1,9 +1,11 @@
 //! Rule 1: the highest version of a block is its content.
 
 use forebay_engine::format::record::{Entry, EntryKind};
+use forebay_engine::io::Device;
 use forebay_engine::options::CacheMode;
+use forebay_engine::status::BlockState;
 
-use crate::harness::{BLOCK, Content, Held, Setup, World, cache};
+use crate::harness::{BLOCK, Content, Held, Setup, What, World, cache, origin};
 
 /// Payload blocks after which the next write opens another segment.
 const SEGMENT_FULL: u64 = 61;
@@ -100,4 +102,72 @@ fn a_relocation_never_gives_rotten_bytes_a_good_checksum() {
     world.settle();
     world.idle();
     assert_eq!(world.look(0, 1..4), [Content::Tag(1); 3]);
+}
+
+/// Whether it is a record with zeroes.
+fn has_zeroes(held: &Held) -> bool {
+    let is_zeroes = |entry: &Entry| matches!(entry.kind, EntryKind::Zeroes { .. });
+    held.record().is_some_and(|header| header.entries.iter().any(is_zeroes))
+}
+
+/// Fills segments with 14 zeroes each, far apart, and data of which nothing is alive, until reclaim
+/// moves the zeroes: they are home, but no origin flush says so. Returns the first and the last of
+/// the segments that the moved ones are being written to.
+fn until_zeroes_are_moved(world: &mut World) -> (u32, u32) {
+    for block in (0..14 * 8).map(|n| 2 * n) {
+        let zero = world.zero(0, block, 1);
+        world.settle_except(origin::flush(0));
+        assert!(world.is_done(zero));
+        if block % 28 == 26 {
+            for round in 0..3 {
+                let write = world.write(0, 300, 15, round);
+                world.settle_except(origin::flush(0));
+                assert!(world.is_done(write));
+            }
+        }
+    }
+    world.idle_except(3_000, origin::flush(0));
+    let is_home = |_: &Device, what: &What| *what == What::WriteZeroes;
+    assert!(world.count_since(0, is_home) > 0 && world.dirty(0) > 14 * 8);
+    let is_kept = |held: &Held| origin::flush(0)(held) || has_zeroes(held);
+    for chunk in 0.. {
+        world.write(0, 400 + chunk * 15, 15, 9);
+        world.settle_except(is_kept);
+        let moved: Vec<u32> =
+            world.held.iter().filter_map(|held| held.record()).map(|h| h.segment).collect();
+        let (Some(first), Some(last)) = (moved.first(), moved.last()) else { continue };
+        if first != last {
+            return (*first, *last);
+        }
+        world.settle_except(origin::flush(0));
+    }
+    unreachable!()
+}
+
+/// Zeroes that were moved while they were dirty are clean before the record of the move completes:
+/// an invalidation of their own version voids them. It lies in another segment and completes first.
+#[test]
+fn what_voids_a_copy_that_is_being_moved_stands_against_it() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 0;
+    let mut world = setup.start();
+    let (first, last) = until_zeroes_are_moved(&mut world);
+    let is_late =
+        |held: &Held| has_zeroes(held) && held.record().is_some_and(|h| h.segment == first);
+    assert_ne!(first, last);
+    let mark = world.mark();
+    world.idle_except(3_000, is_late);
+    let late = world.held.iter().find(|held| is_late(held)).expect("held").record().cloned();
+    let late = late.expect("a record").entries[0];
+    let is_void = world.records_since(mark).any(|header| {
+        header.entries.iter().any(|entry| {
+            entry.kind == EntryKind::Invalidate
+                && (entry.start, entry.version) == (late.start, late.version)
+        })
+    });
+    assert!(is_void, "it is voided before it is moved");
+    world.settle();
+    world.engine().0.audit().expect("the books agree");
+    assert_eq!(world.state(0, late.start), BlockState::NotCached);
+    assert_eq!(world.read_now(0, late.start), Ok(Content::Zeroes));
 }
