@@ -91,6 +91,11 @@ fn no_flipped_byte_is_a_wrong_byte_after_a_stop() {
 }
 
 #[test]
+fn no_flipped_byte_is_a_wrong_byte_after_a_kill_when_idle() {
+    check_flips(End::Idle);
+}
+
+#[test]
 fn no_flipped_byte_is_a_wrong_byte_after_a_kill() {
     check_flips(End::Killed);
 }

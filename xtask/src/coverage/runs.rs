@@ -23,7 +23,7 @@ const SWEEPS: [&str; 6] =
     ["fail-cache", "fail-origin", "kill", "cut-power", "fail-then-kill", "fail-then-cut-power"];
 const SWEEP_EFFORT: [&str; 4] = ["--stride", "5", "--choices", "3"];
 /// Sweeps over bytes.
-const FLIPS: [&str; 2] = ["flip-stopped", "flip-killed"];
+const FLIPS: [&str; 3] = ["flip-stopped", "flip-idle", "flip-killed"];
 const FLIP_EFFORT: [&str; 2] = ["--stride", "499"];
 /// Fuzzers of what recovery reads.
 const FUZZERS: [&str; 5] = ["device", "superblock", "checkpoint", "record", "summary"];

@@ -11,7 +11,7 @@ use forebay_sim::sweep::{Effort, Sweep, Swept, sweep};
 use super::{CommandResult, Judged, Verdict, parse_seed, say, seeds};
 
 /// How the history of a device ended whose bytes are flipped.
-const ENDS: [End; 2] = [End::Stopped, End::Killed];
+const ENDS: [End; 3] = [End::Stopped, End::Idle, End::Killed];
 
 /// Fail each operation of a small run in turn, let the process die at each, cut the power at each;
 /// flip each byte of what recovery goes by.
@@ -29,7 +29,8 @@ Kinds:
   fail-then-cut-power  an operation fails, and a little later the power goes
   flip-stopped         byte N of a superblock, checkpoint, record header or summary is flipped, on a
                        device that was stopped in order; all its bits, and one
-  flip-killed          the same on a device whose process was killed
+  flip-idle            the same on a device whose process was killed when it was idle
+  flip-killed          the same on a device whose process was killed in the middle of a write
 
 Examples:
   forebay-sim sweep
@@ -70,7 +71,7 @@ fn names() -> Vec<&'static str> {
 pub(crate) fn run(options: &Options) -> CommandResult {
     let is_wanted = |name: &str| options.kind.as_deref().is_none_or(|wanted| wanted == name);
     if options.byte.is_some() && !ENDS.iter().any(|end| is_wanted(flips::name(*end))) {
-        return Err("--byte is for flip-stopped and flip-killed".to_owned());
+        return Err("--byte is for flip-stopped, flip-idle and flip-killed".to_owned());
     }
     for seed in seeds(options.seed, options.runs)? {
         for kind in Sweep::ALL.into_iter().filter(|kind| is_wanted(kind.name())) {

@@ -127,7 +127,7 @@ pub(super) fn parts(image: &Image) -> Vec<Part> {
 /// stop, or with another checkpoint or superblock than the newest, older values may come back.
 pub(super) fn promise_after(part: Part, end: End) -> Promise {
     let is_base = matches!(part, Part::Superblock | Part::Checkpoint);
-    if is_base || end == End::Killed { Promise::Former } else { Promise::Current }
+    if is_base || end != End::Stopped { Promise::Former } else { Promise::Current }
 }
 
 /// The bytes of the summary that begins at `start`, as far as its header can be believed.

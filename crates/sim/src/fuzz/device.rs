@@ -80,6 +80,7 @@ fn case(random: &mut Random, reached: &mut Reached) -> Result<(), String> {
     reached.note(match image.end {
         End::Stopped => "stopped in order",
         End::Killed => "killed",
+        End::Idle => "killed when idle",
     });
     let damaged = damage(&image, &other, random);
     damaged.kinds.iter().for_each(|kind| reached.note(kind));

@@ -3,8 +3,9 @@
 //! are those of the fuzzer `device`.
 //!
 //! Beyond that: a flip in one superblock is mended from the other, so the device is served; and on
-//! a device that was stopped in order no flip brings an older value back, whatever it hits. A flip
-//! in a checkpoint may be a refusal: the older one knows less than the log shows to be gone.
+//! a device that was stopped in order, or idle when its process was killed, no flip brings an older
+//! value back, whatever it hits. A flip in a checkpoint may be a refusal: the older one knows less
+//! than the log shows to be gone.
 //!
 //! All that the engine sees of a superblock is which one the host chose. So a flip that leaves that
 //! choice as it is repeats a run that was made, and most flips of superblocks are judged by it.
@@ -15,7 +16,7 @@ use std::ops::Range;
 
 use forebay_engine::format::superblock::SUPERBLOCK_BYTES;
 
-use super::damage::{Damaged, Part, Promise, Stability, parts, promise_after, summary_range};
+use super::damage::{Damaged, Part, Stability, parts, promise_after, summary_range};
 use super::image::{End, Image, ImageSize};
 use super::machine::read_superblock;
 use super::{Reached, device};
@@ -91,6 +92,7 @@ pub fn name(end: End) -> &'static str {
     match end {
         End::Stopped => "flip-stopped",
         End::Killed => "flip-killed",
+        End::Idle => "flip-idle",
     }
 }
 
@@ -193,11 +195,9 @@ impl Flips {
         if place.part == Part::Superblock && here.count("served") == 0 {
             return Err("refused, though the other superblock is whole".to_owned());
         }
-        if promise == Promise::Former && self.image.end == End::Stopped {
-            let older = here.count("older values");
-            if older > 0 {
-                return Err(format!("{older} blocks have older values after a clean stop"));
-            }
+        let older = here.count("older values");
+        if older > 0 && self.image.end != End::Killed {
+            return Err(format!("{older} blocks have older values"));
         }
         reached.add(&here);
         Ok(())

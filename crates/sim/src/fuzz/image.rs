@@ -15,6 +15,8 @@ use super::machine::{Halt, Machine, Media};
 use crate::random::Random;
 
 const SEGMENT_BYTES: u64 = 256 * 1024;
+/// Far more than writeback of a small device and the mark take.
+const WAKEUPS_UNTIL_IDLE: u32 = 100;
 const MODES: [CacheMode; 5] = [
     CacheMode::Writeback,
     CacheMode::Writethrough,
@@ -30,6 +32,8 @@ pub enum End {
     Stopped,
     /// By a kill.
     Killed,
+    /// By a kill when nothing had been asked for a while: a mark vouches for every record.
+    Idle,
 }
 
 /// How large a history is made.
@@ -219,7 +223,7 @@ impl Writer {
     }
 
     fn finish(mut self, geometry: Geometry, end: Option<End>) -> Result<Image, Halt> {
-        let by_chance = if self.random.percent(50) { End::Stopped } else { End::Killed };
+        let by_chance = *self.random.pick(&[End::Stopped, End::Killed, End::Idle]);
         let end = end.unwrap_or(by_chance);
         match end {
             End::Stopped => {
@@ -234,6 +238,7 @@ impl Writer {
                 let operations = self.random.below(6) as u32;
                 self.machine.settle(operations)?;
             }
+            End::Idle => self.machine.idle(WAKEUPS_UNTIL_IDLE)?,
         }
         let media = self.machine.kill();
         let earlier = self.earlier.expect("taken in one of the steps");
