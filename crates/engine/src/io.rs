@@ -83,6 +83,23 @@ pub enum IoKind {
     },
 }
 
+impl IoKind {
+    /// First byte and number of bytes that it is about; nothing of a flush.
+    #[must_use]
+    pub fn extent_bytes(&self) -> (u64, u64) {
+        match self {
+            IoKind::Read { offset_bytes, slices } | IoKind::Write { offset_bytes, slices } => {
+                (*offset_bytes, slices.total_bytes())
+            }
+            IoKind::Flush => (0, 0),
+            IoKind::Discard { offset_bytes, length_bytes }
+            | IoKind::WriteZeroes { offset_bytes, length_bytes, .. } => {
+                (*offset_bytes, *length_bytes)
+            }
+        }
+    }
+}
+
 /// A device operation. The host may run all operations it has been given at once, in any order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Io {

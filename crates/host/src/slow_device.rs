@@ -83,21 +83,14 @@ impl SlowDevice {
     }
 }
 
-fn model_request(kind: &IoKind) -> Request {
-    let (kind, offset_bytes, length_bytes) = match kind {
-        IoKind::Read { offset_bytes, slices } => {
-            (RequestKind::Read, *offset_bytes, slices.total_bytes())
-        }
-        IoKind::Write { offset_bytes, slices } => {
-            (RequestKind::Write, *offset_bytes, slices.total_bytes())
-        }
-        IoKind::Flush => (RequestKind::Flush, 0, 0),
-        IoKind::Discard { offset_bytes, length_bytes } => {
-            (RequestKind::Discard, *offset_bytes, *length_bytes)
-        }
-        IoKind::WriteZeroes { offset_bytes, length_bytes, .. } => {
-            (RequestKind::WriteZeroes, *offset_bytes, *length_bytes)
-        }
+fn model_request(io: &IoKind) -> Request {
+    let (offset_bytes, length_bytes) = io.extent_bytes();
+    let kind = match io {
+        IoKind::Read { .. } => RequestKind::Read,
+        IoKind::Write { .. } => RequestKind::Write,
+        IoKind::Flush => RequestKind::Flush,
+        IoKind::Discard { .. } => RequestKind::Discard,
+        IoKind::WriteZeroes { .. } => RequestKind::WriteZeroes,
     };
     Request { kind, offset_bytes, length_bytes }
 }

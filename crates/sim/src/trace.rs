@@ -234,14 +234,13 @@ pub(crate) fn milliseconds(nanoseconds: u64) -> String {
 
 /// What an operation does, and where.
 pub(crate) fn describe_io(io: &Io) -> (&'static str, Span) {
-    let (what, offset, length) = match &io.kind {
-        IoKind::Read { offset_bytes, slices } => ("read", *offset_bytes, slices.total_bytes()),
-        IoKind::Write { offset_bytes, slices } => ("write", *offset_bytes, slices.total_bytes()),
-        IoKind::Flush => ("flush", 0, 0),
-        IoKind::Discard { offset_bytes, length_bytes } => ("discard", *offset_bytes, *length_bytes),
-        IoKind::WriteZeroes { offset_bytes, length_bytes, .. } => {
-            ("write zeroes", *offset_bytes, *length_bytes)
-        }
+    let (offset, length) = io.kind.extent_bytes();
+    let what = match io.kind {
+        IoKind::Read { .. } => "read",
+        IoKind::Write { .. } => "write",
+        IoKind::Flush => "flush",
+        IoKind::Discard { .. } => "discard",
+        IoKind::WriteZeroes { .. } => "write zeroes",
     };
     (what, Span { offset, length })
 }

@@ -369,16 +369,7 @@ impl Machine {
             None => &mut self.media.cache,
             Some(index) => &mut self.media.origins[index],
         };
-        let (offset, length) = match &io.kind {
-            IoKind::Read { offset_bytes, slices } | IoKind::Write { offset_bytes, slices } => {
-                (*offset_bytes, slices.total_bytes())
-            }
-            IoKind::Flush => (0, 0),
-            IoKind::Discard { offset_bytes, length_bytes }
-            | IoKind::WriteZeroes { offset_bytes, length_bytes, .. } => {
-                (*offset_bytes, *length_bytes)
-            }
-        };
+        let (offset, length) = io.kind.extent_bytes();
         if offset.checked_add(length).is_none_or(|end| end > device.len() as u64) {
             return Err(Halt::Wrong(format!("{io:?} leaves its device")));
         }
