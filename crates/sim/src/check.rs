@@ -20,8 +20,6 @@ const READ_SECTORS_MAX: u32 = 1024;
 
 /// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records.
 const IOS_OF_BACKGROUND_MAX: usize = 256;
-/// Operations under way for one request, on average.
-const IOS_OF_REQUEST_MAX: usize = 32;
 
 impl World<'_> {
     /// The books of the engine, and what the host sees of its queues.
@@ -31,10 +29,12 @@ impl World<'_> {
             return violation("the books of the engine do not agree", text);
         }
         let requests = self.clients.in_flight();
+        let blocks = self.clients.blocks_in_flight();
         let ios = self.ios_in_flight();
-        let ios_max = IOS_OF_BACKGROUND_MAX + IOS_OF_REQUEST_MAX * requests;
-        if ios > ios_max {
-            let text = format!("{ios} operations under way for {requests} requests");
+        // Each block of a request may lie at another place, and then takes an operation of its own.
+        if ios > IOS_OF_BACKGROUND_MAX + blocks {
+            let text =
+                format!("{ios} operations under way for {requests} requests of {blocks} blocks");
             return violation("too much I/O is under way", text);
         }
         Ok(())

@@ -69,6 +69,12 @@ impl Clients {
         self.pending.len()
     }
 
+    /// Blocks that the requests under way touch, or one for each that touches none.
+    pub(crate) fn blocks_in_flight(&self) -> usize {
+        let blocks = |run: &Run| (run.first + run.count).div_ceil(8) - run.first / 8;
+        self.pending.values().map(|pending| blocks(&pending.operation.run).max(1) as usize).sum()
+    }
+
     pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
         self.pending.first_key_value().map(|(id, pending)| (*id, pending.since))
     }

@@ -21,6 +21,8 @@ use crate::workload::Mixture;
 const ORDERED_PERCENT: u64 = 0;
 /// Share of runs with a write that goes wrong silently.
 const SILENT_PERCENT: u64 = 8;
+/// Share of runs in which nearly everything happens while segments are reclaimed.
+const TIGHT_PERCENT: u64 = 12;
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;
 /// Operations of an origin with a head.
@@ -107,6 +109,8 @@ pub struct Config {
     pub volumes: Vec<VolumeConfig>,
     /// Lives before the last one.
     pub lives: u32,
+    /// Share of lives that end soon after a write that orders others, in percent.
+    pub strikes_percent: u64,
     /// Requests of a life.
     pub requests: u64,
     /// Requests of an undisturbed life before the one that a sweep strikes; without any there is
@@ -148,7 +152,9 @@ impl Config {
         if !options.plan.is_seeded() {
             return Config::for_sweep(random);
         }
-        let geometry = geometry(*random.pick(&[25, 26, 30, 40, 64]));
+        let is_tight = random.percent(TIGHT_PERCENT);
+        let segments = if is_tight { 25 } else { *random.pick(&[25, 26, 30, 40, 64]) };
+        let geometry = geometry(segments);
         let is_modelled = random.percent(MODELS_PERCENT);
         let times = if is_modelled { TimesOf::Models } else { TimesOf::Chance };
         let count = *random.pick(&[1, 1, 2, 3]);
@@ -159,13 +165,14 @@ impl Config {
         let silent = random.percent(SILENT_PERCENT).then(|| silent_fault(random, lives.max(1)));
         let lives = if silent.is_some() { lives.max(1) } else { lives };
         let has_loud = silent.is_none();
-        Config {
+        let config = Config {
             cache: cache_device(random, &geometry, times),
             geometry,
             supports_discard: random.percent(70),
             settings: set_settings(random),
             volumes,
             lives: lives as u32,
+            strikes_percent: 20,
             requests: random.between(30..=requests_max) * scale,
             history_requests: 0,
             power: power_style(random),
@@ -189,6 +196,34 @@ impl Config {
             administrator: administrator(random),
             host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),
             cache_timeout_ms: *random.pick(&[CACHE_TIMEOUT_MS, CACHE_TIMEOUT_MS, 0, 100]),
+        };
+        if is_tight { config.tight(random) } else { config }
+    }
+
+    /// The same with volumes that do not fit into the cache and clients that write and read all of
+    /// them, so that most of the time segments are reclaimed, and with a crash soon after a drop or
+    /// a checkpoint in most lives.
+    fn tight(mut self, random: &mut Random) -> Config {
+        for volume in &mut self.volumes {
+            let blocks = random.between(1536..=3072);
+            volume.size_bytes = blocks * 4096;
+            volume.origin.size_bytes = volume.size_bytes;
+            volume.mode = *random.pick(&[
+                CacheMode::Writeback,
+                CacheMode::Writeback,
+                CacheMode::Writearound,
+                CacheMode::Writethrough,
+            ]);
+            volume.settings.writeback_percent = *random.pick(&[1, 40, 90]);
+        }
+        Config {
+            lives: self.lives.max(2),
+            strikes_percent: 75,
+            requests: self.requests.max(300),
+            mixture: Mixture::tight(random),
+            depth_max: *random.pick(&[4, 16]),
+            think_ns: *random.pick(&THINK_NS[..2]),
+            ..self
         }
     }
 
@@ -220,6 +255,7 @@ impl Config {
             settings: SetSettings::default(),
             volumes: vec![volume],
             lives: if is_busy { 2 } else { 1 },
+            strikes_percent: 0,
             requests: 60,
             history_requests: if is_busy { 100 } else { 0 },
             power: PowerStyle::Random,

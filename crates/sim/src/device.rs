@@ -22,7 +22,8 @@
 //!   and is never counted as complete by a flush of the same life.
 //! - **Failed reads** are transient and leave rubbish in the buffer. **Failed flushes** leave what
 //!   they should have covered visible, but about half of it is never made durable by a later flush,
-//!   nor by one that was under way at the same time.
+//!   nor by one that was under way at the same time; so it is with what had landed and was reported
+//!   only afterwards.
 //! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the
 //!   answer. **Stalls** end well, but seconds late.
 //! - **Bad ranges** fail as long as the life lasts: all reads until the block is written, all
@@ -166,6 +167,8 @@ pub struct Device {
     failures: Failures,
     /// What becomes of the next write.
     misplaced: Option<Misplaced>,
+    /// How much later the next operation ends.
+    delay_ns: u64,
     pacer: Pacer,
     operations: BTreeMap<u64, Operation>,
     submitted_count: u64,
@@ -184,6 +187,7 @@ impl Device {
             media,
             failures: Failures::default(),
             misplaced: None,
+            delay_ns: 0,
             pacer: Pacer::new(options.pace, options.size_bytes, random.fork()),
             operations: BTreeMap::new(),
             submitted_count: 0,
@@ -208,6 +212,11 @@ impl Device {
     /// The next write goes wrong without anybody being told.
     pub fn misplace_next(&mut self, misplaced: Misplaced) {
         self.misplaced = Some(misplaced);
+    }
+
+    /// The next operation ends so much later than otherwise.
+    pub fn delay_next(&mut self, delay_ns: u64) {
+        self.delay_ns = delay_ns;
     }
 
     /// Operations submitted since the device was made.
@@ -286,6 +295,8 @@ impl Device {
         let count = self.media.block_count();
         let at = (now, self.submitted_count);
         let fate = self.failures.choose(at, access, &blocks, count, &mut self.random);
+        let late_ns = fate.late_ns + std::mem::take(&mut self.delay_ns);
+        let fate = Fate { late_ns, ..fate };
         let blocks = match &work {
             Work::Read { slices, .. } => slices.total_bytes() / BLOCK_BYTES as u64,
             Work::Write { pieces, .. } => pieces.len() as u64,

@@ -9,6 +9,7 @@
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
 //! - `behind.rs` is somebody who uses an origin while nobody serves.
+//! - `strike.rs` lets a life end soon after a write that orders others.
 //! - `pace.rs` decides how long an operation of a device lasts.
 //! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
 //!   must notice.
@@ -47,6 +48,7 @@ pub mod reference;
 pub mod run;
 pub mod silent;
 pub mod stamp;
+mod strike;
 pub mod survivors;
 pub mod sweep;
 pub mod trace;

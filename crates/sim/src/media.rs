@@ -95,6 +95,8 @@ struct Unflushed {
     /// When the engine learned that the write is complete; [`NEVER`] before and for failed ones.
     completed: u64,
     writer: u64,
+    /// A flush failed over it: no later one of this life makes it durable.
+    is_lost: bool,
 }
 
 #[derive(Default)]
@@ -207,7 +209,13 @@ impl Media {
             self.touched.push(part.block);
         }
         let sectors = part.sectors;
-        cell.unflushed.push(Unflushed { content, sectors, completed: NEVER, writer });
+        cell.unflushed.push(Unflushed {
+            content,
+            sectors,
+            completed: NEVER,
+            writer,
+            is_lost: false,
+        });
         if cell.unflushed.len() > UNFLUSHED_MAX && cell.unflushed[0].completed != NEVER {
             let oldest = cell.unflushed.remove(0);
             self.fold(part.block, oldest);
@@ -218,7 +226,7 @@ impl Media {
     pub fn complete(&mut self, writer: u64, blocks: impl Iterator<Item = u32>, now: u64) {
         for block in blocks {
             for write in &mut self.cells[block as usize].unflushed {
-                if write.writer == writer {
+                if write.writer == writer && !write.is_lost {
                     write.completed = now;
                 }
             }
@@ -260,8 +268,9 @@ impl Media {
         for block in &self.touched {
             let lose = random.percent(50);
             for write in &mut self.cells[*block as usize].unflushed {
-                if lose && write.completed < before {
-                    write.completed = NEVER;
+                // What landed and is not reported yet was perhaps among it.
+                if lose && (write.completed < before || write.completed == NEVER) {
+                    (write.completed, write.is_lost) = (NEVER, true);
                 }
             }
         }
@@ -335,7 +344,10 @@ impl Media {
             }
             for write in &covering[..random.index(covering.len() + 1)] {
                 let (content, sectors) = (write.content.clone(), write.sectors & unit);
-                self.fold(block, Unflushed { content, sectors, completed: 0, writer: 0 });
+                self.fold(
+                    block,
+                    Unflushed { content, sectors, completed: 0, writer: 0, is_lost: false },
+                );
             }
         }
     }
@@ -349,7 +361,10 @@ impl Media {
         };
         if sectors != 0 {
             let content = noise_block(random);
-            self.fold(block, Unflushed { content, sectors, completed: 0, writer: 0 });
+            self.fold(
+                block,
+                Unflushed { content, sectors, completed: 0, writer: 0, is_lost: false },
+            );
         }
     }
 
@@ -377,7 +392,16 @@ impl Media {
             let mut whole = [0u8; BLOCK_BYTES];
             whole[within as usize * SECTOR_BYTES..][..SECTOR_BYTES].copy_from_slice(bytes);
             let content = Content::Bytes(Rc::from(&whole[..]));
-            self.fold(block, Unflushed { content, sectors: 1 << within, completed: 0, writer: 0 });
+            self.fold(
+                block,
+                Unflushed {
+                    content,
+                    sectors: 1 << within,
+                    completed: 0,
+                    writer: 0,
+                    is_lost: false,
+                },
+            );
         }
     }
 

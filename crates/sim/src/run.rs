@@ -11,12 +11,16 @@ use crate::crash::LifeFaults;
 use crate::device::{FaultRates, Loss};
 use crate::event_hash::EventHash;
 use crate::random::Random;
+use crate::strike::Strike;
 use crate::trace::{SharedTrace, Trace, TraceMode, milliseconds};
 use crate::under_test::{Launch, launch_engine};
 use crate::world::{Due, Halt, Life, Violation, World};
 
 /// Lives that end early because the engine refused the device for a failure that the run made.
 const REFUSALS_MAX: u32 = 10;
+
+/// Share of lives after a strike that have another one, in percent.
+const AFTER_STRIKE_PERCENT: u64 = 60;
 
 /// What a run is to do beside what its seed says. Anything makes it a small one, for sweeps:
 /// without chance failures, and with what is named here in its first life. Operations are counted
@@ -106,6 +110,7 @@ pub struct Stats {
     pub origin_ios: u64,
     pub failed_ios: u64,
     pub crashes: u64,
+    pub strikes: u64,
     pub refusals: u64,
     pub records: u64,
     pub idle_marks: u64,
@@ -141,6 +146,7 @@ impl Stats {
             ("origin I/Os", self.origin_ios),
             ("failed I/Os", self.failed_ios),
             ("crashes", self.crashes),
+            ("strikes", self.strikes),
             ("recoveries", self.recoveries),
             ("refusals", self.refusals),
             ("records", self.records),
@@ -332,10 +338,17 @@ impl World<'_> {
         Ok(())
     }
 
-    /// When a life ends: by a crash in recovery, among requests, or anywhere, or by a clean stop.
+    /// When a life ends: by a crash in recovery, among requests, soon after a write that orders
+    /// others, or anywhere, or by a clean stop.
     fn choose_life(&mut self, number: u32) -> Life {
         let mut life = Life { number, ..Life::default() };
         let requests = self.config.requests;
+        let percent = if self.life.is_struck { AFTER_STRIKE_PERCENT } else { 0 };
+        if self.random.percent(self.config.strikes_percent.max(percent)) {
+            let before = self.life.strike.filter(|_| self.life.is_struck);
+            life.strike = Some(Strike::new(&mut self.random, before));
+            return life;
+        }
         match self.random.below(20) {
             0..=2 => life.crash_after_ios = Some(self.random.below(60)),
             3..=4 => life.crash_after_steps = Some(self.random.below(400)),

@@ -148,21 +148,21 @@ impl Ledger {
     }
 }
 
-fn first_log_block(geometry: &Geometry) -> u32 {
+pub(crate) fn first_log_block(geometry: &Geometry) -> u32 {
     (geometry.segments_offset / BLOCK_BYTES as u64) as u32
 }
 
-fn copy_block(geometry: &Geometry) -> u32 {
+pub(crate) fn copy_block(geometry: &Geometry) -> u32 {
     (geometry.copy_offset / BLOCK_BYTES as u64) as u32
 }
 
-fn locate(geometry: &Geometry, at: u32) -> (u32, u32) {
+pub(crate) fn locate(geometry: &Geometry, at: u32) -> (u32, u32) {
     let within = at - first_log_block(geometry);
     (within / geometry.segment_blocks(), within % geometry.segment_blocks())
 }
 
 /// The area that a block in front of the log belongs to, if it is one of a checkpoint.
-fn checkpoint_area(geometry: &Geometry, at: u32) -> Option<u8> {
+pub(crate) fn checkpoint_area(geometry: &Geometry, at: u32) -> Option<u8> {
     let offset = u64::from(at) * BLOCK_BYTES as u64;
     let within = offset.checked_sub(geometry.checkpoint_offset)?;
     let area = within / geometry.checkpoint_bytes;

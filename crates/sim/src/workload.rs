@@ -168,6 +168,20 @@ impl Mixture {
         }
     }
 
+    /// Mostly writes, long ones among them, half of them to one place: what is there is overwritten
+    /// before it is written home, what is elsewhere fills the cache.
+    pub fn tight(random: &mut Random) -> Mixture {
+        Mixture {
+            kinds: [20, 40, *random.pick(&[1, 6]), 1, 2, 0, 0],
+            forced_percent: *random.pick(&[0, 5]),
+            sizes: [2, 10, 10, 6, 0],
+            places: [12, 20, 4, 4],
+            hot_bytes: random.between(128..=1024) * 1024,
+            hot_permille: Some(random.below(1000)),
+            ..Mixture::small()
+        }
+    }
+
     /// The same with longer requests, for sweeps that are to reach reclaim.
     #[must_use]
     pub fn busy() -> Mixture {

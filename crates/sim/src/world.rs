@@ -28,6 +28,7 @@ use crate::payload::BufferPool;
 use crate::random::Random;
 use crate::run::{Missed, Stats};
 use crate::silent::Ledger;
+use crate::strike::Strike;
 use crate::trace::{DeviceName, Note, SharedTrace, describe_io};
 use crate::under_test::{Launch, UnderTest};
 
@@ -172,6 +173,9 @@ pub(crate) struct Life {
     pub(crate) crash_after_requests: Option<u64>,
     pub(crate) crash_after_steps: Option<u64>,
     pub(crate) crash_after_ios: Option<u64>,
+    pub(crate) strike: Option<Strike>,
+    /// The write came that the strike waits for.
+    pub(crate) is_struck: bool,
     pub(crate) ios: u64,
     /// Of these, what changes a device.
     pub(crate) writes: u64,
@@ -518,6 +522,7 @@ impl<'a> World<'a> {
         let moment = self.oracle.tick();
         if name == DeviceName::Cache {
             self.watch_cache_io(io, moment);
+            self.watch_for_strike(io);
         }
         let World { cache, volumes, pool, .. } = self;
         let device = match name {

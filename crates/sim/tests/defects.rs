@@ -1,6 +1,7 @@
 //! Is the alarm connected? Each deliberate defect of the engine is found by ordinary runs.
 //!
-//! With `FOREBAY_TEST_LONG=1` also those that are found rarely, and all with other seeds, too.
+//! With `FOREBAY_TEST_LONG=1` also those that are found rarely, and all with other seeds, too. What
+//! no run is known to find makes a scripted test of the engine fail, see `docs/testing.md`.
 
 use forebay_engine::defects::Defect::{self, *};
 use forebay_sim::planted::{Finding, Search, search_all};
@@ -15,74 +16,87 @@ const BOUNDS: [(u64, &[Defect]); 4] = [
         500,
         &[
             LateCompletionWins,
+            RelocationTakesNewVersion,
             RelocationBecomesClean,
+            TombstoneRemovedEarly,
+            AnswerBeforeEarlierRecord,
+            FuaAsPlainWrite,
+            FailedWriteIgnored,
+            DurableMarkTooFar,
             CopyFromCompletion,
             InvalidationLostAtRecovery,
             NoInvalidation,
+            ThroughBeforeRecord,
+            CleanWhenWritten,
+            HomedFlushUnderWayCounts,
+            CutBeforeRecords,
+            CheckpointWithoutLastFlush,
             ReuseBeforeCheckpoint,
+            ReuseByEarlierCheckpoint,
+            ReuseBeforeDiscard,
             BlankNeverDirty,
+            BlankNotRelocated,
             BlankOverNewer,
+            TornRecordTaken,
             EntryLostAtRecovery,
+            OriginNotFlushedAtRecovery,
             ServedBeforeCheckpoint,
             NotDrainedAtRecovery,
             RangeLockLeftOut,
             MergesShareBlocks,
+            PromotionIgnoresWrite,
+            OutdatedCopiesBelieved,
             DirtyBeforeMark,
+            SwitchDoesNotWait,
+            GenerationNotRaised,
             TableNotFlushed,
+            FingerprintsIgnored,
+            DirtyRepairedFromOrigin,
+            ChecksumNotCompared,
+            FlushSkipsOrigin,
+            FlushSkipsCache,
+            EndWithoutOriginFlush,
             LeavingWithoutDrain,
         ],
     ),
     (
         2_000,
         &[
-            ThroughBeforeRecord,
-            RelocationTakesNewVersion,
-            TombstoneRemovedEarly,
-            AnswerBeforeEarlierRecord,
-            FuaAsPlainWrite,
             FlushUnderWayCounts,
-            DurableMarkTooFar,
-            CleanWhenWritten,
-            HomedFlushUnderWayCounts,
-            CutBeforeRecords,
-            CheckpointWithoutLastFlush,
+            DropsNotBelieved,
+            InvalidationNotAwaited,
+            PromotionOfUnflushed,
             CheckpointOverNewest,
-            ReuseByEarlierCheckpoint,
+            BitsOfLaterMoment,
             ReuseUnderReaders,
-            ReuseBeforeDiscard,
-            BlankNotRelocated,
-            TornRecordTaken,
-            OriginNotFlushedAtRecovery,
             ReaderJoinsOverwrittenMiss,
             MissDuringWriteShared,
-            OutdatedCopiesBelieved,
-            FlushSkipsOrigin,
-            FlushSkipsCache,
-            EndWithoutOriginFlush,
         ],
     ),
     (
         8_000,
         &[
-            LaterRecordWins,
-            FailedWriteIgnored,
             RewriteNamesNothing,
-            InvalidationNotAwaited,
-            PromotionOfUnflushed,
+            ForgottenWithoutDrop,
+            DropBeforeSuperseders,
+            MissingRecordsAccepted,
+            FailedFlushIgnored,
+        ],
+    ),
+    (
+        RARE,
+        &[
+            LaterRecordWins,
+            AroundDirtyCopy,
             AroundFlushUnderWayCounts,
             WriteAheadSkipped,
             FailedFlushMakesClean,
             CheckpointWithoutFirstFlush,
-            BitsOfLaterMoment,
-            PromotionIgnoresWrite,
-            SwitchDoesNotWait,
-            GenerationNotRaised,
-            DirtyRepairedFromOrigin,
-            ChecksumNotCompared,
-            FailedFlushIgnored,
+            NoReserve,
+            FailedFlushForgotten,
+            LostWritesNotSought,
         ],
     ),
-    (RARE, &[ForgottenWithoutDrop, NoReserve]),
 ];
 
 /// Those that take longest come first, so that no core is idle at the end.
@@ -98,15 +112,16 @@ fn find_all(seed: u64, bounds: &[(u64, &[Defect])]) -> Vec<Finding> {
 #[test]
 fn every_defect_has_a_bound() {
     for defect in Defect::ALL {
-        let bounds = BOUNDS.iter().filter(|(_, defects)| defects.contains(defect));
-        assert_eq!(bounds.count(), 1, "{}", defect.name());
+        let bounds = BOUNDS.iter().filter(|(_, defects)| defects.contains(defect)).count();
+        let is_elusive = Defect::ELUSIVE.contains(defect);
+        assert_eq!(bounds, usize::from(!is_elusive), "{}", defect.name());
     }
 }
 
 #[test]
 fn every_defect_is_found() {
     let is_long = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
-    let seeds: &[u64] = if is_long { &[1, 1_000_000, 2_000_000] } else { &[1] };
+    let seeds: &[u64] = if is_long { &[1, 1_000_000] } else { &[1] };
     let in_all_tests = BOUNDS.partition_point(|(bound, _)| *bound < RARE);
     let bounds = if is_long { &BOUNDS[..] } else { &BOUNDS[..in_all_tests] };
     for seed in seeds {

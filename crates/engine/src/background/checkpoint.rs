@@ -138,11 +138,15 @@ impl Engine {
         }
     }
 
+    fn is_dropping(&self, segment: u32) -> bool {
+        self.reclaim.is_dropping(segment) && !has_defect(Defect::CutForgetsDrops)
+    }
+
     fn describe(&self) -> Checkpoint {
         let segments = self.log.segments.iter().map(|(id, segment)| {
             let segment_use = match segment.state {
                 // Its drop has a number up to that of the cut: recovery will not look at it again.
-                SegmentState::Reclaiming if self.reclaim.is_dropping(id) => SegmentUse::Free,
+                SegmentState::Reclaiming if self.is_dropping(id) => SegmentUse::Free,
                 SegmentState::Open => SegmentUse::Open,
                 SegmentState::Closed | SegmentState::Reclaiming => SegmentUse::Closed,
                 SegmentState::Free | SegmentState::Dropped(_) | SegmentState::Discarding => {
@@ -185,7 +189,7 @@ impl Engine {
                 continue;
             }
             let (segment, _) = self.log.segments.locate(CacheBlock(*header));
-            if self.reclaim.is_dropping(segment) {
+            if self.is_dropping(segment) {
                 continue;
             }
             let end = blank.start + blank.block_count;

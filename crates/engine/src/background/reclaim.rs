@@ -392,6 +392,10 @@ impl Engine {
         }
         let is_done = self.reclaim.next_item == self.reclaim.items.len();
         if is_done && self.reclaim.reads_in_flight == 0 {
+            if has_defect(Defect::DropBeforeSuperseders) {
+                self.append_drops();
+                return;
+            }
             self.reclaim.state = State::Completing;
             self.wait_for_frontier(Waiter::Reclaim);
         }
@@ -597,7 +601,7 @@ impl Engine {
                 self.reclaim.victims[index].is_spared = true;
             }
         }
-        if has_drops {
+        if has_drops && !has_defect(Defect::ForgottenBeforeDrop) {
             self.reclaim.state = State::DropCompleting;
             self.wait_for_frontier(Waiter::Reclaim);
         } else {

@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use crate::defects::Defect;
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::superblock::SUPERBLOCK_BYTES;
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -97,7 +97,11 @@ impl Engine {
         let length = SUPERBLOCK_BYTES as u32;
         let range = BufferRange { buffer, offset: 0, length };
         payload.metadata_mut(range).copy_from_slice(&self.superblock_writer.image);
-        let [first, second] = self.superblock.write_order();
+        let [first, second] = if has_defect(Defect::TableStartFirst) {
+            [0, self.superblock.geometry.copy_offset]
+        } else {
+            self.superblock.write_order()
+        };
         let offset_bytes = if turn == Turn::First { first } else { second };
         self.superblock_writer.state = State::Writing { turn };
         self.set_counters.metadata_bytes += u64::from(length);

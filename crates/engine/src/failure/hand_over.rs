@@ -10,6 +10,7 @@
 
 use alloc::vec::Vec;
 
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
 use crate::error::{Corrupt, Place, RecoveryError};
 use crate::event::Event;
@@ -126,7 +127,8 @@ impl Engine {
             requests.extend(core::mem::take(&mut self.volume_mut(slot).gated));
             let volume = self.volume(slot);
             // What is served without its cache has all of its answers on its origin.
-            let has_dirty = volume.service == Service::Quiesced;
+            let has_dirty =
+                volume.service == Service::Quiesced && !has_defect(Defect::LostWritesNotSought);
             let own = self.log.unflushed.iter().filter(|entry| has_dirty && entry.slot == slot);
             volumes.push(InheritedVolume {
                 slot,

@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 
 use super::extent::Extent;
 use super::extent_map::ExtentMap;
+use crate::defects::{Defect, has_defect};
 use crate::format::record::EntryKind;
 use crate::units::{CacheBlock, Version};
 
@@ -55,7 +56,9 @@ impl Piece {
     /// that version. What is voided was appended before, but its record may complete later, or be
     /// written again under a later number.
     fn stands_against(&self, new: &Piece) -> bool {
-        let voids = self.place == Place::Absent && new.place != Place::Absent;
+        let voids = self.place == Place::Absent
+            && new.place != Place::Absent
+            && !has_defect(Defect::VoidedCopyReturns);
         self.version > new.version || self.version == new.version && voids
     }
 

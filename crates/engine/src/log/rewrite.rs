@@ -9,6 +9,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::{Record, RecordState};
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::failure::CacheFailure;
 use crate::format::record::EntryKind;
@@ -60,7 +61,7 @@ impl Engine {
         };
         let stream = self.log.records[moved[0]].stream;
         // A checkpoint cut that counts on the old place is taken again (rule 2).
-        self.checkpoint.cut_is_void = true;
+        self.checkpoint.cut_is_void = !has_defect(Defect::VoidCutKept);
         let from_block = self.log.records[moved[0]].block;
         self.log.submit_queue.retain(|key| !moved.contains(key));
         let old = self.log.segments.get_mut(segment);

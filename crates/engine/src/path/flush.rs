@@ -29,7 +29,7 @@ impl Engine {
         let needs_origin = (!keeps_dirty || !volume.around.is_empty() || volume.is_leaving())
             && !has_defect(Defect::FlushSkipsOrigin);
         let needs_cache = mode != CacheMode::Passthrough && !has_defect(Defect::FlushSkipsCache);
-        if volume.has_lost_writes {
+        if volume.has_lost_writes && !has_defect(Defect::FailedFlushForgotten) {
             // Promise 3: a failed flush is never retried as a success.
             self.operations[key].error = Some(RequestError::Io);
             return;
@@ -158,7 +158,10 @@ impl Engine {
         let ended = if result.is_ok() { Ended::Well } else { Ended::Failed };
         // Promise 3: what a failed flush may have lost was perhaps written for a request that waits
         // for this one.
-        let has_lost_writes = self.volume(slot).has_lost_writes;
+        let is_forgotten = [Defect::WaitAcrossFailedFlush, Defect::FailedFlushForgotten]
+            .into_iter()
+            .any(has_defect);
+        let has_lost_writes = self.volume(slot).has_lost_writes && !is_forgotten;
         while let Some(waiter) = self.volume_mut(slot).flushes.pop_finished() {
             let is_in_vain = has_lost_writes && matches!(waiter, Waiter::Operation(_));
             self.wake(waiter, if is_in_vain { Ended::Failed } else { ended });
@@ -181,7 +184,8 @@ impl Engine {
     ) {
         let now = self.now;
         let volume = self.volume_mut(slot);
-        if volume.failed_flushes != failed_flushes {
+        let is_unsure = volume.failed_flushes != failed_flushes;
+        if is_unsure && !has_defect(Defect::HomedAcrossFailedFlush) {
             volume.needs_writeback = true;
             return;
         }

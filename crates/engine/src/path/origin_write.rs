@@ -114,6 +114,9 @@ impl Engine {
     }
 
     fn has_dirty_copy(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        if has_defect(Defect::AroundDirtyCopy) {
+            return false;
+        }
         self.copies(slot, start, end).any(|piece| self.is_piece_dirty(&piece))
     }
 

@@ -82,17 +82,19 @@ fn a_drop_waits_until_what_supersedes_its_blocks_is_durable() {
 }
 
 /// Until its drop is durable a block has a copy: what writes around the log must not overlook it.
+/// (The first blocks of an origin are no example: recovery compares their clean copies.)
 #[test]
 fn the_index_forgets_a_block_only_when_its_drop_is_durable() {
     let mut world = Setup::of(&[CacheMode::Writearound]).start();
     world.read_until_drop(0);
-    let write = world.write(0, 0, 1, 7);
+    let block = 20;
+    let write = world.write(0, block, 1, 7);
     world.settle_except(cache::drop_record);
     let was_answered = world.is_done(write);
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     let answered = was_answered.then_some(Content::Tag(7));
-    world.assert_agrees_with_origin((0, 0), answered, "no copy that the origin outran");
+    world.assert_agrees_with_origin((0, block), answered, "no copy that the origin outran");
 }
 
 #[test]

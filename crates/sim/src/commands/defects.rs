@@ -19,7 +19,7 @@ Examples:
   forebay-sim defects
   forebay-sim defects --only FuaAsPlainWrite --finds 10")]
 pub(crate) struct Options {
-    /// Plant only this defect
+    /// Plant only this defect; also one of those that are not known to be found
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
     /// Seed of the first run for each defect
@@ -78,7 +78,10 @@ mod planted {
     }
 
     fn chosen(only: Option<&str>) -> Result<Vec<Defect>, String> {
-        let Some(only) = only else { return Ok(Defect::ALL.to_vec()) };
+        let Some(only) = only else {
+            let is_sought = |defect: &&Defect| !Defect::ELUSIVE.contains(defect);
+            return Ok(Defect::ALL.iter().filter(is_sought).copied().collect());
+        };
         if let Some(defect) = Defect::ALL.iter().find(|defect| defect.name() == only) {
             return Ok(vec![*defect]);
         }
