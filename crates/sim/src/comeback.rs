@@ -18,7 +18,7 @@ use crate::world::{Due, Halt, World, violation};
 /// Longest time until the host looks again whether the device is back.
 const LOOK_NS_MAX: u64 = 2_000_000_000;
 /// Share of hand-overs that the host cancels.
-const CANCEL_PERCENT: u64 = 5;
+const CANCEL_PERCENT: u64 = 20;
 
 /// Where the return of the cache device stands.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl World<'_> {
         matches!(self.life.comeback, Comeback::Recovering { .. } | Comeback::Failed { .. })
     }
 
-    fn is_cache_gone(&self) -> bool {
+    pub(crate) fn is_cache_gone(&self) -> bool {
         let status = self.engine.as_ref().and_then(|engine| engine.status(self.time()));
         let gone = CacheHealth::Failed(CacheFailure::Gone);
         status.is_some_and(|status| status.cache_health == gone)

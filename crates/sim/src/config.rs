@@ -7,8 +7,8 @@ use forebay_engine::format::superblock::{
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
 
 use crate::device::{
-    AtomicUnit, BadKind, BadRange, DeviceOptions, FaultRates, Fresh, Gone, Pace, PowerStyle, Speed,
-    WriteCache,
+    AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Pace,
+    PowerStyle, Speed, WriteCache,
 };
 use crate::payload::PoolLimits;
 use crate::random::Random;
@@ -25,6 +25,16 @@ const SILENT_PERCENT: u64 = 8;
 const TIGHT_PERCENT: u64 = 12;
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;
+/// Share of runs with troubles beside what else their worlds have.
+const TROUBLED_PERCENT: u64 = 20;
+/// Tells the troubles' source of chance from the others.
+const BESIDE: u64 = 0x7402_B1E5;
+/// Where a detach stands among the weights of an administrator.
+const DETACH: usize = 3;
+/// See [`Config::missing_percent`].
+const MISSING_PERCENT: u64 = 3;
+/// Commands for a thousand requests of an administrator who is always about.
+const BUSY_PERMILLE: u64 = 80;
 /// Operations of an origin with a head.
 const ROTATIONAL: Speed =
     Speed { base_ns: MILLISECOND, spread_ns: 8 * MILLISECOND, block_ns: 20 * MICROSECOND };
@@ -144,6 +154,8 @@ pub struct Config {
     pub host_save_ns: u64,
     /// How long requests wait for a cache device that is gone.
     pub cache_timeout_ms: u64,
+    /// Share of starts, but for the first and the last, at which an origin cannot be opened.
+    pub missing_percent: u64,
 }
 
 impl Config {
@@ -165,7 +177,7 @@ impl Config {
         let silent = random.percent(SILENT_PERCENT).then(|| silent_fault(random, lives.max(1)));
         let lives = if silent.is_some() { lives.max(1) } else { lives };
         let has_loud = silent.is_none();
-        let config = Config {
+        let mut config = Config {
             cache: cache_device(random, &geometry, times),
             geometry,
             supports_discard: random.percent(70),
@@ -196,8 +208,59 @@ impl Config {
             administrator: administrator(random),
             host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),
             cache_timeout_ms: *random.pick(&[CACHE_TIMEOUT_MS, CACHE_TIMEOUT_MS, 0, 100]),
+            missing_percent: MISSING_PERCENT,
         };
-        if is_tight { config.tight(random) } else { config }
+        if is_tight {
+            return config.tight(random);
+        }
+        // Drawn beside the rest, so that a world without such troubles stays as it is.
+        let mut beside = Random::new(random.clone().bits() ^ BESIDE);
+        if has_loud && beside.percent(TROUBLED_PERCENT) {
+            config.add_troubles(&mut beside);
+        }
+        config
+    }
+
+    /// What chance seldom brings together: failures that follow one another or last, and an
+    /// administrator who is always about.
+    fn add_troubles(&mut self, random: &mut Random) {
+        let faults = &mut self.faults;
+        faults.lives_percent = 70;
+        for _ in 0..random.between(1..=2) {
+            let operations = *random.pick(&[50, 300, 2000]);
+            let from_operation = random.below(operations);
+            match random.below(7) {
+                0 => {
+                    let failures = *random.pick(&[2, 4, 9, 20]);
+                    faults.cache.burst = Some(Burst { from_operation, failures });
+                }
+                1 | 2 => {
+                    let permille = *random.pick(&[20, 100, 400]);
+                    let blocks_max = *random.pick(&[1, 5, 40]);
+                    faults.cache.decay = Some(Decay { from_operation, permille, blocks_max });
+                }
+                3 => {
+                    let lasts_ns = Some(*random.pick(&[20, 200, 1000]) * MILLISECOND);
+                    let operations = *random.pick(&[10, 60, 60, 500]);
+                    let back_for = Some(random.below(operations));
+                    faults.cache.gone = Some(Gone { from_operation, lasts_ns, back_for });
+                }
+                4 | 5 => {
+                    self.administrator.permille = BUSY_PERMILLE;
+                    self.administrator.cancel_percent = 20;
+                    self.administrator.weights[DETACH] += random.below(3) as u32;
+                }
+                _ => {
+                    // The log fills up with what cannot go home.
+                    self.missing_percent = 40;
+                    let lasts_ns = *random.pick(&[None, Some(60_000 * MILLISECOND)]);
+                    faults.origin.gone = Some(Gone { from_operation, lasts_ns, back_for: None });
+                    self.volumes.iter_mut().for_each(|volume| {
+                        volume.settings.writeback_percent = 100;
+                    });
+                }
+            }
+        }
     }
 
     /// The same with volumes that do not fit into the cache and clients that write and read all of
@@ -276,6 +339,7 @@ impl Config {
             },
             host_save_ns: MILLISECOND,
             cache_timeout_ms: CACHE_TIMEOUT_MS,
+            missing_percent: MISSING_PERCENT,
         }
     }
 }
@@ -448,7 +512,8 @@ fn faults(random: &mut Random) -> FaultConfig {
                 let lasts_ns = *random.pick(&[None, short, short, Some(5_000_000_000)]);
                 // Counted from the beginning of the life; the life adds what came before.
                 let operations = *random.pick(&[100, 500, 2000]);
-                device.gone = Some(Gone { from_operation: random.below(operations), lasts_ns });
+                let from_operation = random.below(operations);
+                device.gone = Some(Gone { from_operation, lasts_ns, back_for: None });
             }
         }
     }

@@ -9,7 +9,7 @@ use forebay_engine::units::VolumeSlot;
 
 use crate::behind::Behind;
 use crate::config::Rot;
-use crate::device::{FaultRates, Gone, Loss, PowerStyle, WriteCache};
+use crate::device::{FaultRates, Loss, PowerStyle, WriteCache};
 use crate::media::BLOCK_SECTORS;
 use crate::oracle::Survives;
 use crate::stamp::{self, Found};
@@ -103,12 +103,7 @@ impl World<'_> {
                 DeviceName::Origin(_) => config.origin,
             };
             let device = self.device(name);
-            let gone = rates.gone.map(|gone| Gone {
-                from_operation: gone.from_operation + device.submitted_count(),
-                ..gone
-            });
-            let fail_nth = rates.fail_nth.map(|nth| nth + device.submitted_count());
-            let rates = FaultRates { gone, fail_nth, ..rates };
+            let rates = rates.after(device.submitted_count());
             device.set_faults(if has_them { rates } else { FaultRates::default() });
         }
     }
@@ -167,7 +162,8 @@ impl World<'_> {
     fn openings(&mut self) -> Vec<OriginOpening> {
         let mut openings = Vec::new();
         for index in 0..self.volumes.len() {
-            let is_missing = self.life.number > 0 && self.random.percent(3);
+            let is_missing =
+                self.life.number > 0 && self.random.percent(self.config.missing_percent);
             let is_last = self.life.number >= self.config.lives;
             let facts = self.origin_facts(index);
             let volume = &mut self.volumes[index];

@@ -28,9 +28,11 @@
 //!   answer. **Stalls** end well, but seconds late.
 //! - **Bad ranges** fail as long as the life lasts: all reads until the block is written, all
 //!   writes, or both.
+//! - **Bursts**: several writes fail one after the other. **Decay**: a read finds one of its blocks
+//!   gone bad, and all that follow do, until the block is written.
 //! - **Gone**: from some operation on everything fails, for a while or for the rest of the life.
 //!   The device then loses unflushed writes as in a power cut: at the end of the life, or when the
-//!   host finds it back.
+//!   host finds it back. It may go again, also while it is being recovered.
 //! - **Discards** leave zeroes or the old content, by block. **Rot** flips bits in durable blocks
 //!   or makes them unreadable, on the cache device only ([`crate::config::Rot`]).
 //! - **Lost writes** are reported as done and flushed, and some of their blocks, or all, are never
@@ -82,7 +84,7 @@ use forebay_engine::payload::BufferRange;
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::faults::{Access, Failures, Fate};
-pub use crate::faults::{BadKind, BadRange, FaultRates, Gone, Misplaced};
+pub use crate::faults::{BadKind, BadRange, Burst, Decay, FaultRates, Gone, Misplaced};
 pub use crate::media::{AtomicUnit, Fresh, PowerStyle, WriteCache};
 use crate::media::{BLOCK_SECTORS, Content, Media, Part, mask};
 use crate::pace::{Lasts, Paced, Pacer};
@@ -297,6 +299,11 @@ impl Device {
         let fate = self.failures.choose(at, access, &blocks, count, &mut self.random);
         let late_ns = fate.late_ns + std::mem::take(&mut self.delay_ns);
         let fate = Fate { late_ns, ..fate };
+        if access == Access::Read
+            && let Some(block) = self.failures.decayed(at.1, &blocks, &mut self.random)
+        {
+            self.media.make_unreadable(block);
+        }
         let blocks = match &work {
             Work::Read { slices, .. } => slices.total_bytes() / BLOCK_BYTES as u64,
             Work::Write { pieces, .. } => pieces.len() as u64,

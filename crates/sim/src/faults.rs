@@ -6,6 +6,8 @@ use forebay_engine::io::IoError;
 use crate::random::Random;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Most times that a device comes back only to go again.
+const RETURNS_MAX: u32 = 3;
 
 /// Failures to come, for one life.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -26,6 +28,29 @@ pub struct FaultRates {
     pub stall_permille: u64,
     /// A part of the device that fails as long as the life lasts.
     pub bad_range: Option<BadRange>,
+    /// Writes that fail one after the other.
+    pub burst: Option<Burst>,
+    /// Blocks that become unreadable one by one.
+    pub decay: Option<Decay>,
+}
+
+impl FaultRates {
+    /// The same, after so many operations of the device's life.
+    pub(crate) fn after(self, operations: u64) -> FaultRates {
+        FaultRates {
+            fail_nth: self.fail_nth.map(|nth| nth + operations),
+            gone: self
+                .gone
+                .map(|gone| Gone { from_operation: gone.from_operation + operations, ..gone }),
+            burst: self
+                .burst
+                .map(|burst| Burst { from_operation: burst.from_operation + operations, ..burst }),
+            decay: self
+                .decay
+                .map(|decay| Decay { from_operation: decay.from_operation + operations, ..decay }),
+            ..self
+        }
+    }
 }
 
 /// A device that goes.
@@ -35,6 +60,28 @@ pub struct Gone {
     pub from_operation: u64,
     /// How long; `None` until the end of the life.
     pub lasts_ns: Option<u64>,
+    /// Operations for which it is back until it goes again, a few times; `None`: it stays.
+    pub back_for: Option<u64>,
+}
+
+/// Writes that fail one after the other: more in a row than chance brings together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Burst {
+    /// The first operation that may be one of them, counted from zero over the device's life.
+    pub from_operation: u64,
+    /// How many writes.
+    pub failures: u32,
+}
+
+/// Blocks that become unreadable when they are read, and stay so until they are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Decay {
+    /// The first operation that may find one, counted from zero over the device's life.
+    pub from_operation: u64,
+    /// Reads that find one, of a thousand.
+    pub permille: u64,
+    /// Most blocks.
+    pub blocks_max: u32,
 }
 
 /// Blocks on which operations fail, each time.
@@ -96,6 +143,11 @@ pub(crate) struct Failures {
     pub(crate) stalls: u32,
     gone_until: Option<u64>,
     pub(crate) was_gone: bool,
+    /// Times that it came back to go again, and the operation that then finds it gone.
+    returns: (u32, u64),
+    /// Writes of the burst that have failed.
+    burst_failures: u32,
+    decayed_blocks: u32,
 }
 
 /// How an operation ends, as far as failures decide it.
@@ -143,6 +195,10 @@ impl Failures {
         if self.rates.fail_nth == Some(nth) || self.is_bad(access, blocks, block_count) {
             return self.fail(IoError::Media, 0);
         }
+        if access == Access::Write && self.is_in_burst(nth) {
+            self.burst_failures += 1;
+            return self.fail(IoError::Media, 0);
+        }
         let rates = self.rates;
         if random.permille(rates.stall_permille) {
             self.stalls += 1;
@@ -184,9 +240,36 @@ impl Failures {
         applies && blocks.start < bad.end && bad.start < blocks.end
     }
 
+    fn is_in_burst(&self, nth: u64) -> bool {
+        let burst = self.rates.burst;
+        burst.is_some_and(|b| nth >= b.from_operation && self.burst_failures < b.failures)
+    }
+
+    /// Which of `blocks`, that operation `nth` of the device's life reads, is found unreadable.
+    pub(crate) fn decayed(
+        &mut self,
+        nth: u64,
+        blocks: &std::ops::Range<u32>,
+        random: &mut Random,
+    ) -> Option<u32> {
+        let decay = self.rates.decay.filter(|decay| nth >= decay.from_operation)?;
+        if self.decayed_blocks >= decay.blocks_max || !random.permille(decay.permille) {
+            return None;
+        }
+        self.decayed_blocks += 1;
+        Some(blocks.start + random.below(u64::from(blocks.end - blocks.start)) as u32)
+    }
+
     fn is_gone(&mut self, now: u64, nth: u64) -> bool {
         let Some(gone) = self.rates.gone else { return false };
-        if nth < gone.from_operation {
+        if let (Some(until), Some(operations)) = (self.gone_until, gone.back_for)
+            && now >= until
+            && self.returns.0 < RETURNS_MAX
+        {
+            self.returns = (self.returns.0 + 1, nth + operations);
+            self.gone_until = None;
+        }
+        if nth < gone.from_operation.max(self.returns.1) {
             return false;
         }
         let until = *self

@@ -8,7 +8,7 @@ use forebay_engine::event::Command;
 use crate::caught::catch_panic;
 use crate::config::Config;
 use crate::crash::LifeFaults;
-use crate::device::{FaultRates, Loss};
+use crate::device::{Burst, FaultRates, Gone, Loss};
 use crate::event_hash::EventHash;
 use crate::random::Random;
 use crate::strike::Strike;
@@ -18,6 +18,15 @@ use crate::world::{Due, Halt, Life, Violation, World};
 
 /// Lives that end early because the engine refused the device for a failure that the run made.
 const REFUSALS_MAX: u32 = 10;
+/// Writes that fail where a plan breaks the cache device: more than the engine bears in a row.
+const WRITES_OF_BREAK: u32 = 12;
+/// How long the cache device is gone where a plan loses it; requests wait longer.
+const LOSS_NS: u64 = 200_000_000;
+/// It goes again after fewer operations than this: about as many as a recovery of a small device.
+const OPERATIONS_OF_RETURN: u64 = 64;
+/// By how much that number differs from one operation of a sweep to the next; odd, so that all
+/// numbers come about.
+const LOSS_STEP: u64 = 7;
 
 /// Share of lives after a strike that have another one, in percent.
 const AFTER_STRIKE_PERCENT: u64 = 60;
@@ -31,6 +40,12 @@ pub struct Plan {
     pub fail_cache_io: Option<u64>,
     /// This operation of the origin fails.
     pub fail_origin_io: Option<u64>,
+    /// From this operation of the cache device on its writes fail, so many in a row that it is
+    /// given up.
+    pub break_cache_io: Option<u64>,
+    /// The cache device goes at this operation, comes back, and goes again, perhaps while it is
+    /// recovered.
+    pub lose_cache_io: Option<u64>,
     /// The process dies when it submits this operation, or the power goes.
     pub crash: Option<PlannedCrash>,
 }
@@ -72,12 +87,28 @@ impl Plan {
         *self == Plan::default()
     }
 
+    fn cache_faults(&self) -> FaultRates {
+        let failures = WRITES_OF_BREAK;
+        FaultRates {
+            fail_nth: self.fail_cache_io,
+            burst: self.break_cache_io.map(|nth| Burst { from_operation: nth, failures }),
+            gone: self.lose_cache_io.map(|nth| Gone {
+                from_operation: nth,
+                lasts_ns: Some(LOSS_NS),
+                back_for: Some(nth * LOSS_STEP % OPERATIONS_OF_RETURN),
+            }),
+            ..FaultRates::default()
+        }
+    }
+
     /// As on the command line, with a space before each.
     fn arguments(&self) -> String {
-        let Plan { fail_cache_io, fail_origin_io, crash } = *self;
+        let Plan { fail_cache_io, fail_origin_io, break_cache_io, lose_cache_io, crash } = *self;
         let arguments = [
             ("--fail-cache-io", fail_cache_io),
             ("--fail-origin-io", fail_origin_io),
+            ("--break-cache-io", break_cache_io),
+            ("--lose-cache-io", lose_cache_io),
             (crash.map_or("", |crash| crash.kind.argument()), crash.map(|crash| crash.at_io)),
             ("--survivors", crash.and_then(|crash| crash.choice)),
         ];
@@ -398,7 +429,7 @@ impl World<'_> {
         let mut life = Life { number: self.config.lives - 1, ..Life::default() };
         let faults = &mut self.config.faults;
         faults.lives_percent = 100;
-        faults.cache = FaultRates { fail_nth: plan.fail_cache_io, ..FaultRates::default() };
+        faults.cache = plan.cache_faults();
         faults.origin = FaultRates { fail_nth: plan.fail_origin_io, ..FaultRates::default() };
         if let Some(crash) = plan.crash {
             life.crash_after_ios = Some(crash.at_io);
@@ -435,6 +466,8 @@ impl World<'_> {
         let planned = [
             ("--fail-cache-io", plan.fail_cache_io, cache_ios),
             ("--fail-origin-io", plan.fail_origin_io, origin_ios),
+            ("--break-cache-io", plan.break_cache_io, cache_ios),
+            ("--lose-cache-io", plan.lose_cache_io, cache_ios),
             (crash_argument, plan.crash.map(|crash| crash.at_io), self.life.ios),
         ];
         let missed = planned.iter().find(|(_, n, operations)| n.is_some_and(|n| *operations <= n));
@@ -446,6 +479,8 @@ impl World<'_> {
         self.run_until("recovery", |world| world.life.is_serving)?;
         self.connect(self.config.requests);
         self.run_until("requests", |world| world.clients.budget == 0)?;
+        // Nothing but a plan takes the device away here, and then only for a while.
+        self.run_until("the return of the cache device", |world| !world.is_cache_gone())?;
         self.full_check(100)?;
         self.stop()
     }

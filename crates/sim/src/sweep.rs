@@ -25,6 +25,10 @@ pub enum Sweep {
     FailCacheIo,
     /// It fails; operations of the origin count.
     FailOriginIo,
+    /// From it on so many writes fail that the cache device is given up; its operations count.
+    BreakCache,
+    /// The cache device goes, comes back and goes again; its operations count.
+    LoseCache,
     /// The process dies, with every choice of what lands of unfinished writes.
     Kill,
     /// The power goes, with every choice of what survives of unflushed writes.
@@ -72,9 +76,11 @@ struct Sweeper<'a> {
 
 impl Sweep {
     /// All kinds.
-    pub const ALL: [Sweep; 6] = [
+    pub const ALL: [Sweep; 8] = [
         Sweep::FailCacheIo,
         Sweep::FailOriginIo,
+        Sweep::BreakCache,
+        Sweep::LoseCache,
         Sweep::Kill,
         Sweep::CutPower,
         Sweep::FailThenKill,
@@ -87,6 +93,8 @@ impl Sweep {
         match self {
             Sweep::FailCacheIo => "fail-cache",
             Sweep::FailOriginIo => "fail-origin",
+            Sweep::BreakCache => "break-cache",
+            Sweep::LoseCache => "lose-cache",
             Sweep::Kill => "kill",
             Sweep::CutPower => "cut-power",
             Sweep::FailThenKill => "fail-then-kill",
@@ -100,6 +108,8 @@ impl Sweep {
         match self {
             Sweep::FailCacheIo => Plan { fail_cache_io: Some(n), ..Plan::default() },
             Sweep::FailOriginIo => Plan { fail_origin_io: Some(n), ..Plan::default() },
+            Sweep::BreakCache => Plan { break_cache_io: Some(n), ..Plan::default() },
+            Sweep::LoseCache => Plan { lose_cache_io: Some(n), ..Plan::default() },
             Sweep::Kill | Sweep::FailThenKill => {
                 Plan { crash: Some(crash(CrashKind::Kill)), ..Plan::default() }
             }
@@ -129,7 +139,7 @@ pub fn sweep(
     sweeper.swept.operations = missed.operations;
     for n in (0..missed.operations).step_by(effort.stride as usize) {
         match sweep {
-            Sweep::FailCacheIo | Sweep::FailOriginIo => {
+            Sweep::FailCacheIo | Sweep::FailOriginIo | Sweep::BreakCache | Sweep::LoseCache => {
                 sweeper.run(sweep.plan(n))?;
             }
             Sweep::Kill | Sweep::CutPower => sweeper.crash(sweep.plan(n), effort)?,
@@ -177,6 +187,7 @@ impl Sweeper<'_> {
                 fail_cache_io: is_cache.then_some(failing),
                 fail_origin_io: (!is_cache).then_some(failing),
                 crash,
+                ..Plan::default()
             })?;
         }
         Ok(())

@@ -4,8 +4,8 @@ use forebay_device_model::{HardDisk, Model, Remote, Ssd};
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind, IoResult, Slices};
 use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_sim::device::{
-    AtomicUnit, BadKind, BadRange, Device, DeviceOptions, FaultRates, Fresh, Gone, Loss, Misplaced,
-    Pace, PowerStyle, Speed, WriteCache,
+    AtomicUnit, BadKind, BadRange, Burst, Decay, Device, DeviceOptions, FaultRates, Fresh, Gone,
+    Loss, Misplaced, Pace, PowerStyle, Speed, WriteCache,
 };
 use forebay_sim::payload::{BufferPool, PoolLimits};
 use forebay_sim::random::Random;
@@ -15,6 +15,7 @@ struct Bench {
     pool: BufferPool,
     last_id: u64,
     moment: u64,
+    now: u64,
 }
 
 impl Bench {
@@ -34,7 +35,7 @@ impl Bench {
         let limits = PoolLimits { engine_bytes_max: 1 << 20, refusal_permille: 0 };
         let device = Device::new(options, Random::new(seed));
         let pool = BufferPool::new(limits, Random::new(seed));
-        Bench { device, pool, last_id: 0, moment: 0 }
+        Bench { device, pool, last_id: 0, moment: 0, now: 0 }
     }
 
     fn buffer(&mut self, blocks: u32, byte: u8) -> BufferRange {
@@ -49,7 +50,7 @@ impl Bench {
         self.moment += 1;
         let id = IoId(self.last_id);
         let io = Io { id, device: EngineDevice::Cache, kind };
-        self.device.submit(0, self.moment, &io, &self.pool);
+        self.device.submit(self.now, self.moment, &io, &self.pool);
         id
     }
 
@@ -169,7 +170,7 @@ fn failed_writes_land_or_not_and_are_not_covered_by_a_flush() {
 #[test]
 fn a_device_that_goes_fails_everything_until_it_is_back() {
     let mut bench = Bench::new(1, WriteCache::Volatile);
-    let gone = Some(Gone { from_operation: 2, lasts_ns: None });
+    let gone = Some(Gone { from_operation: 2, lasts_ns: None, back_for: None });
     bench.device.set_faults(FaultRates { gone, ..FaultRates::default() });
     bench.write(0, 1, 1).expect("still there");
     bench.flush().expect("still there");
@@ -180,6 +181,52 @@ fn a_device_that_goes_fails_everything_until_it_is_back() {
     bench.device.set_faults(FaultRates::default());
     bench.write(1, 1, 3).expect("back");
     assert_eq!(bench.bytes_at(0, 2), [1, 3]);
+}
+
+#[test]
+fn a_device_that_came_back_may_go_again() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let gone = Some(Gone { from_operation: 1, lasts_ns: Some(10), back_for: Some(2) });
+    bench.device.set_faults(FaultRates { gone, ..FaultRates::default() });
+    let mut is_there = |now| {
+        bench.now = now;
+        bench.write(0, 1, 1).is_ok()
+    };
+    assert_eq!([is_there(0), is_there(1), is_there(10)], [true, false, false]);
+    assert_eq!([is_there(11), is_there(12), is_there(13)], [true, true, false]);
+    assert_eq!([is_there(22), is_there(23)], [false, true]);
+}
+
+#[test]
+fn a_burst_fails_writes_one_after_the_other_and_then_none() {
+    let mut bench = Bench::new(1, WriteCache::Volatile);
+    let burst = Some(Burst { from_operation: 2, failures: 3 });
+    bench.device.set_faults(FaultRates { burst, ..FaultRates::default() });
+    let failed = |bench: &mut Bench| bench.write(0, 1, 1).is_err();
+    assert_eq!([failed(&mut bench), failed(&mut bench)], [false, false]);
+    assert_eq!([failed(&mut bench), failed(&mut bench)], [true, true]);
+    bench.flush().expect("only writes fail");
+    assert_eq!([failed(&mut bench), failed(&mut bench)], [true, false]);
+    assert_eq!(bench.device.failures(), 3);
+}
+
+#[test]
+fn a_decayed_block_cannot_be_read_until_it_is_written() {
+    let mut bench = Bench::new(1, WriteCache::Durable);
+    bench.write(3, 1, 1).expect("no writes fail");
+    let decay = Some(Decay { from_operation: 0, permille: 1000, blocks_max: 1 });
+    bench.device.set_faults(FaultRates { decay, ..FaultRates::default() });
+    let into = bench.buffer(1, 9);
+    let read = |bench: &mut Bench| {
+        let offset_bytes = 3 * 4096;
+        let id = bench.submit(IoKind::Read { offset_bytes, slices: Slices::One(into) });
+        bench.finish(id)
+    };
+    read(&mut bench).expect_err("this read finds it");
+    read(&mut bench).expect_err("it stays so");
+    bench.write(3, 1, 2).expect("no writes fail");
+    read(&mut bench).expect("it was written, and no other block decays");
+    assert_eq!(bench.pool.bytes(into)[0], 2);
 }
 
 #[test]

@@ -111,6 +111,16 @@ fn engine_survives_a_failure_of_each_origin_operation() {
 }
 
 #[test]
+fn engine_survives_a_cache_device_that_breaks_at_any_operation() {
+    check_sweep(Sweep::BreakCache);
+}
+
+#[test]
+fn engine_survives_a_cache_device_that_goes_and_comes_back_at_any_operation() {
+    check_sweep(Sweep::LoseCache);
+}
+
+#[test]
 fn engine_survives_a_kill_at_each_operation() {
     check_sweep(Sweep::Kill);
 }

@@ -238,13 +238,12 @@ impl Engine {
 
     /// Only if that defect is planted.
     fn delay_bits(&mut self) {
-        if !has_defect(Defect::BitsOfLaterMoment) {
-            return;
-        }
-        let late = self.describe().segments;
-        let cut = self.checkpoint.cut.as_mut().expect("it was cut");
-        for (line, late) in cut.segments.iter_mut().zip(late) {
-            line.bits = late.bits.filter(|_| line.bits.is_some());
+        if has_defect(Defect::BitsOfLaterMoment) {
+            let late = self.describe().segments;
+            let cut = self.checkpoint.cut.as_mut().expect("it was cut");
+            for (line, late) in cut.segments.iter_mut().zip(late) {
+                line.bits = late.bits.filter(|_| line.bits.is_some());
+            }
         }
     }
 

@@ -61,6 +61,12 @@ struct PlanOptions {
     /// In a small run, fail operation N of the origin
     #[arg(long, value_name = "N")]
     fail_origin_io: Option<u64>,
+    /// In a small run, fail writes of the cache device from operation N on until it is given up
+    #[arg(long, value_name = "N")]
+    break_cache_io: Option<u64>,
+    /// In a small run, take the cache device away at operation N, and again after it came back
+    #[arg(long, value_name = "N")]
+    lose_cache_io: Option<u64>,
     /// In a small run, let the process die at operation N
     #[arg(long, value_name = "N")]
     kill_at_io: Option<u64>,
@@ -85,6 +91,8 @@ impl PlanOptions {
         Ok(Plan {
             fail_cache_io: self.fail_cache_io,
             fail_origin_io: self.fail_origin_io,
+            break_cache_io: self.break_cache_io,
+            lose_cache_io: self.lose_cache_io,
             crash: crash.map(|(at_io, kind)| PlannedCrash { at_io, kind, choice }),
         })
     }

@@ -23,6 +23,8 @@ const ENDS: [End; 3] = [End::Stopped, End::Idle, End::Killed];
 Kinds:
   fail-cache           operation N of the cache device fails
   fail-origin          operation N of the origin fails
+  break-cache          from operation N on the cache device fails writes until it is given up
+  lose-cache           the cache device goes at operation N, comes back and goes again
   kill                 the process dies at operation N
   cut-power            the power goes at operation N
   fail-then-kill       an operation fails, and a little later the process dies
