@@ -558,10 +558,9 @@ impl Engine {
 
     fn spare_victim(&mut self, piece: &Piece) {
         let segment = self.piece_segment(piece);
-        let victims = &mut self.reclaim.victims;
-        if let Some(victim) = victims.iter_mut().find(|v| Some(v.segment) == segment) {
-            victim.is_spared = true;
-        }
+        let mut victims = self.reclaim.victims.iter_mut();
+        let victim = victims.find(|victim| Some(victim.segment) == segment);
+        victim.expect("it is moved out of a victim").is_spared = true;
     }
 
     pub(crate) fn on_reclaim_woken(&mut self, ended: Ended) {
