@@ -19,6 +19,8 @@ use crate::world::{Due, Halt, World, violation};
 const LOOK_NS_MAX: u64 = 2_000_000_000;
 /// Share of hand-overs that the host cancels.
 const CANCEL_PERCENT: u64 = 20;
+/// Share of steps of a hand-over that is not ready in which the host cancels it.
+const CANCEL_EARLY_PERMILLE: u64 = 10;
 
 /// Where the return of the cache device stands.
 #[derive(Default)]
@@ -75,6 +77,10 @@ impl World<'_> {
                     return Ok(());
                 }
                 self.replace_engine()
+            }
+            Comeback::HandingOver if self.random.permille(CANCEL_EARLY_PERMILLE) => {
+                self.cancel_hand_over();
+                Ok(())
             }
             Comeback::Failed { lost_by, requests } if is_quiet => {
                 self.put_back(lost_by, requests);
