@@ -2,7 +2,11 @@
 //!
 //! An exception names its place by file, function and the text of the line, not by a number that
 //! the next change makes wrong. One whose place is reached, or is not there, is reported.
+//!
+//! A place that random runs reach seldom names the scripted test that reaches it instead. Such a
+//! place may be reached by the simulator, too; whether the test does is measured.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::Context;
@@ -22,8 +26,11 @@ pub(super) struct Exception {
     pub(super) function: String,
     /// The text of the line without the space around it.
     pub(super) line: String,
-    /// Why the simulator does not reach it, or cannot.
+    /// Why the simulator does not reach it, or cannot; of a place with a test, what it takes.
     pub(super) why: String,
+    /// A scripted test of the engine that reaches it: its program and its name, as in
+    /// `rules::rule_07_blanks::name`.
+    pub(super) test: Option<String>,
 }
 
 /// The list, and which of it was needed.
@@ -52,8 +59,22 @@ impl Exceptions {
         Ok(Exceptions { list, is_needed })
     }
 
-    /// Why `place` of `file` need not be reached, if it is on the list.
-    pub(super) fn reason(&mut self, file: &str, place: &Place) -> Option<String> {
+    /// The tests that are named.
+    pub(super) fn tests(&self) -> BTreeSet<&str> {
+        self.list.iter().filter_map(|exception| exception.test.as_deref()).collect()
+    }
+
+    /// Notes exceptions that name a test and a line that `file` with this text has: the simulator
+    /// may reach those, too.
+    pub(super) fn note_lines(&mut self, file: &str, text: &str) {
+        for (exception, is_needed) in self.list.iter().zip(&mut self.is_needed) {
+            let is_rare = exception.test.is_some() && exception.file == file;
+            *is_needed |= is_rare && text.lines().any(|line| line.trim() == exception.line);
+        }
+    }
+
+    /// The exception that `place` of `file` is, if it is on the list.
+    pub(super) fn find(&mut self, file: &str, place: &Place) -> Option<Exception> {
         let is_meant = |exception: &Exception| {
             exception.file == file
                 && exception.function == place.function
@@ -61,7 +82,7 @@ impl Exceptions {
         };
         let index = self.list.iter().position(is_meant)?;
         self.is_needed[index] = true;
-        Some(self.list[index].why.clone())
+        Some(self.list[index].clone())
     }
 
     /// Those whose place was reached or is not there.
@@ -86,11 +107,24 @@ mod tests {
         let manner = Manner::Unevaluated;
         let (text, function) = ("b();".to_owned(), "f".to_owned());
         let place = Place { line: 7, text, function, manner, regions: 1 };
-        assert_eq!(exceptions.reason("b.rs", &place), None);
+        assert_eq!(exceptions.find("b.rs", &place), None);
         assert_eq!(exceptions.not_needed().count(), 2);
-        assert_eq!(exceptions.reason("a.rs", &place).as_deref(), Some("c"));
+        assert_eq!(exceptions.find("a.rs", &place).expect("listed").why, "c");
         let left: Vec<&str> = exceptions.not_needed().map(|entry| entry.why.as_str()).collect();
         assert_eq!(left, ["d"]);
+    }
+
+    #[test]
+    fn an_exception_with_a_test_is_needed_as_long_as_its_line_is_there() {
+        let text = "[[exception]]\nfile = 'a.rs'\nfunction = 'f'\nline = 'b();'\nwhy = 'c'\n\
+                    test = 'rules::a::b'\n";
+        let mut exceptions = Exceptions::parse(text).expect("parses");
+        assert_eq!(exceptions.tests().into_iter().collect::<Vec<_>>(), ["rules::a::b"]);
+        exceptions.note_lines("a.rs", "fn f() {\n    c();\n}\n");
+        exceptions.note_lines("b.rs", "fn f() {\n    b();\n}\n");
+        assert_eq!(exceptions.not_needed().count(), 1);
+        exceptions.note_lines("a.rs", "fn f() {\n    b();\n}\n");
+        assert_eq!(exceptions.not_needed().count(), 0);
     }
 
     #[test]

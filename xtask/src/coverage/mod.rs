@@ -2,13 +2,15 @@
 //!
 //! The simulator is built with counters, makes random runs, sweeps and the fuzzers of what recovery
 //! reads; what was not reached is listed by the text of its line. Where every branch must be
-//! reached, what is not reached needs an exception with a reason.
+//! reached, what is not reached needs an exception with a reason, or the name of a
+//! scripted test of the engine, which is run to see that it reaches the place.
 
 mod exceptions;
 mod places;
 mod regions;
 mod report;
 mod runs;
+mod scripted;
 mod syntax;
 mod tools;
 
@@ -66,7 +68,12 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let folder = workspace.root().join(SOURCES);
     let json = runs::export(&tools, &program, &profile, &folder)?;
     let regions = regions::parse(&json, &folder)?;
-    let report = Report::new((options.seed, options.runs), &folder, &regions, exceptions)?;
+    let mut with_tests = regions.clone();
+    for json in scripted::measure(&workspace, &compiler, &tools, &exceptions.tests())? {
+        regions::add(&mut with_tests, &regions::parse(&json, &folder)?);
+    }
+    let measured = (&regions, &with_tests);
+    let report = Report::new((options.seed, options.runs), &folder, measured, exceptions)?;
     report.print(if options.all { ListOf::Everything } else { ListOf::WhatIsMissing });
     if let Some(path) = &options.json {
         let text = serde_json::to_string_pretty(&report)? + "\n";

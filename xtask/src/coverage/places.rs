@@ -24,6 +24,13 @@ pub(super) struct Place {
     pub(super) regions: usize,
 }
 
+impl Place {
+    /// Whether it is the same place, though perhaps more or less of it was reached.
+    pub(super) fn is_same(&self, other: &Place) -> bool {
+        (self.line, self.manner) == (other.line, other.manner)
+    }
+}
+
 /// In which way it was not reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]

@@ -72,6 +72,17 @@ pub(super) fn parse(json: &str, folder: &Path) -> anyhow::Result<BTreeMap<String
     Ok(files)
 }
 
+/// Adds counts of the same sources.
+pub(super) fn add(to: &mut BTreeMap<String, Regions>, from: &BTreeMap<String, Regions>) {
+    for (path, regions) in from {
+        // What only the other program has is no code of this one.
+        let Some(known) = to.get_mut(path) else { continue };
+        for (span, count) in known {
+            *count += regions.get(span).copied().unwrap_or(0);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,6 +98,19 @@ mod tests {
         assert_eq!(files.keys().collect::<Vec<_>>(), ["x.rs"]);
         let counts: Vec<u64> = files["x.rs"].values().copied().collect();
         assert_eq!(counts, [7, 0]);
+    }
+
+    #[test]
+    fn counts_of_another_program_are_added_where_both_have_code() {
+        let span = |line| Span { start: (line, 1), end: (line, 2) };
+        let files = |lines: &[usize]| {
+            let regions = lines.iter().map(|line| (span(*line), 2)).collect();
+            BTreeMap::from([("x.rs".to_owned(), regions)])
+        };
+        let mut both = files(&[1, 2]);
+        add(&mut both, &files(&[2, 3]));
+        let counts: Vec<u64> = both["x.rs"].values().copied().collect();
+        assert_eq!(counts, [2, 4]);
     }
 
     #[test]

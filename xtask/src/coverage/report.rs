@@ -55,6 +55,8 @@ struct Unreached {
     place: Place,
     /// Why it need not be reached.
     exception: Option<String>,
+    /// The scripted test that reaches it.
+    test: Option<String>,
 }
 
 impl Report {
@@ -62,19 +64,27 @@ impl Report {
     pub(super) fn new(
         (seed, runs): (u64, u64),
         folder: &Path,
-        regions: &BTreeMap<String, Regions>,
+        (simulated, with_tests): (&BTreeMap<String, Regions>, &BTreeMap<String, Regions>),
         mut exceptions: Exceptions,
     ) -> anyhow::Result<Report> {
         let mut files = Vec::new();
-        for (path, regions) in regions {
+        for (path, regions) in simulated {
             let whole = folder.join(path);
             let text = std::fs::read_to_string(&whole)
                 .with_context(|| format!("cannot read {}", whole.display()))?;
             let syntax = Syntax::parse(&whole, &text)?;
             let coverage = places::examine(&text, regions, &syntax);
-            let unreached = coverage.places.into_iter().map(|place| {
-                let exception = exceptions.reason(path, &place);
-                Unreached { place, exception }
+            exceptions.note_lines(path, &text);
+            let left = places::examine(&text, &with_tests[path], &syntax).places;
+            let is_new = |place: &Place| !coverage.places.iter().any(|p| p.is_same(place));
+            let parts: Vec<Place> = left.iter().filter(|p| is_new(p)).cloned().collect();
+            let unreached = coverage.places.into_iter().chain(parts).map(|place| {
+                let found = exceptions.find(path, &place);
+                // A test that is named has to reach the place.
+                let is_reached = !left.iter().any(|other| other.is_same(&place));
+                let found = found.filter(|found| found.test.is_none() || is_reached);
+                let (exception, test) = found.map_or((None, None), |f| (Some(f.why), f.test));
+                Unreached { place, exception, test }
             });
             files.push(File {
                 path: path.clone(),
@@ -108,11 +118,14 @@ impl Report {
             if !listed.is_empty() {
                 println!("\n{}", file.path);
             }
-            for Unreached { place, exception } in listed {
+            for Unreached { place, exception, test } in listed {
                 let (line, text, manner) = (place.line, &place.text, place.manner.text());
                 println!("  {line:>5}  {manner}, in {}: {text}", place.function);
                 if let Some(why) = exception {
                     println!("         exception: {why}");
+                }
+                if let Some(test) = test {
+                    println!("         reached by {test}");
                 }
             }
         }
@@ -124,16 +137,19 @@ impl Report {
 
     fn print_table(&self) {
         println!(
-            "\n{:<28} {:>8} {:>8} {:>8}  {:>7} {:>10}",
-            "file", "regions", "reached", "percent", "missing", "exceptions"
+            "\n{:<28} {:>8} {:>8} {:>8}  {:>7} {:>6} {:>10}",
+            "file", "regions", "reached", "percent", "missing", "tests", "exceptions"
         );
         let row = |name: &str, files: &[&File]| {
             let sum = |number: fn(&File) -> usize| files.iter().map(|file| number(file)).sum();
             let (regions, reached): (usize, usize) = (sum(|f| f.regions), sum(|f| f.reached));
             let percent = reached as f64 * 100.0 / regions.max(1) as f64;
             let (missing, excepted): (usize, usize) = (sum(File::missing), sum(File::excepted));
+            let tested: usize = sum(File::tested);
+            let others = excepted - tested;
             println!(
-                "{name:<28} {regions:>8} {reached:>8} {percent:>8.1}  {missing:>7} {excepted:>10}"
+                "{name:<28} {regions:>8} {reached:>8} {percent:>8.1}  {missing:>7} {tested:>6} \
+                 {others:>10}"
             );
         };
         let (complete, other): (Vec<&File>, Vec<&File>) =
@@ -154,6 +170,11 @@ impl File {
 
     fn excepted(&self) -> usize {
         self.unreached.iter().filter(|unreached| unreached.exception.is_some()).count()
+    }
+
+    /// Of these, places that a scripted test reaches.
+    fn tested(&self) -> usize {
+        self.unreached.iter().filter(|unreached| unreached.test.is_some()).count()
     }
 }
 

@@ -18,10 +18,12 @@ const SIMULATOR: &str = "forebay-sim";
 const RUNS_OF_PROCESS: u64 = 50;
 /// Of so many random runs there is a long one.
 const RUNS_TO_LONG_RUN: u64 = 25;
+/// Sweeps over operations: every fourth fails, in several worlds.
+const FAILURES: [&str; 4] = ["fail-cache", "fail-origin", "break-cache", "lose-cache"];
+const FAILURE_EFFORT: [&str; 4] = ["--runs", "6", "--stride", "4"];
 /// Sweeps over operations, as in the tests: every fifth, with a few choices of what survives.
-const SWEEPS: [&str; 6] =
-    ["fail-cache", "fail-origin", "kill", "cut-power", "fail-then-kill", "fail-then-cut-power"];
-const SWEEP_EFFORT: [&str; 4] = ["--stride", "5", "--choices", "3"];
+const CRASHES: [&str; 4] = ["kill", "cut-power", "fail-then-kill", "fail-then-cut-power"];
+const CRASH_EFFORT: [&str; 4] = ["--stride", "5", "--choices", "3"];
 /// Sweeps over bytes.
 const FLIPS: [&str; 3] = ["flip-stopped", "flip-idle", "flip-killed"];
 const FLIP_EFFORT: [&str; 2] = ["--stride", "499"];
@@ -30,20 +32,30 @@ const FUZZERS: [&str; 5] = ["device", "superblock", "checkpoint", "record", "sum
 
 /// Builds the simulator with counters in it, and with assertions, in a folder of its own.
 pub(super) fn build(workspace: &Workspace, compiler: &Compiler) -> anyhow::Result<PathBuf> {
-    let target = workspace.metadata.target_directory.as_std_path().join("coverage");
-    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
-    flags.push_str(" -C instrument-coverage");
     let mut command = process::cargo();
-    // With a target named, programs that only serve the build are not instrumented.
     command.args(["build", "--release", "--locked", "--package", SIMULATOR]);
-    command.args(["--target", &compiler.host, "--target-dir"]).arg(&target);
-    command.env("RUSTFLAGS", flags.trim()).env_remove("CARGO_ENCODED_RUSTFLAGS");
-    command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
-    command.current_dir(workspace.root());
+    let target = instrument(&mut command, workspace, compiler);
     if process::run(&mut command)? == Outcome::Failed {
         bail!("the simulator does not build");
     }
     Ok(target.join(&compiler.host).join("release").join(SIMULATOR))
+}
+
+/// Lets a command of cargo build with counters; returns the folder that it builds into.
+pub(super) fn instrument(
+    command: &mut Command,
+    workspace: &Workspace,
+    compiler: &Compiler,
+) -> PathBuf {
+    let target = workspace.metadata.target_directory.as_std_path().join("coverage");
+    let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    flags.push_str(" -C instrument-coverage");
+    // With a target named, programs that only serve the build are not instrumented.
+    command.args(["--target", &compiler.host, "--target-dir"]).arg(&target);
+    command.env("RUSTFLAGS", flags.trim()).env_remove("CARGO_ENCODED_RUSTFLAGS");
+    command.env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true");
+    command.current_dir(workspace.root());
+    target
 }
 
 /// The arguments of each process.
@@ -53,7 +65,8 @@ pub(super) fn plan(seed: u64, runs: u64) -> Vec<Vec<String>> {
     let mut plan: Vec<Vec<String>> = FUZZERS.map(|name| words(format!("fuzz {name}"))).into();
     let sweep =
         |kind, effort: &[&str]| words(format!("sweep {kind} --seed {seed} {}", effort.join(" ")));
-    plan.extend(SWEEPS.map(|kind| sweep(kind, &SWEEP_EFFORT)));
+    plan.extend(FAILURES.map(|kind| sweep(kind, &FAILURE_EFFORT)));
+    plan.extend(CRASHES.map(|kind| sweep(kind, &CRASH_EFFORT)));
     plan.extend(FLIPS.map(|kind| sweep(kind, &FLIP_EFFORT)));
     let long_runs = runs / RUNS_TO_LONG_RUN;
     if long_runs > 0 {

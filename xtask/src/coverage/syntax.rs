@@ -12,6 +12,9 @@ use super::regions::{Position, Span};
 /// Macros that say that control does not come here.
 const ASSERTING_MACROS: [&str; 2] = ["unreachable", "panic"];
 
+/// Macros that say what always holds; that nothing of it ever fails is no branch.
+const HOLDING_MACROS: [&str; 3] = ["assert", "assert_eq", "assert_ne"];
+
 /// The function that asks for a planted defect; it is a constant in other builds.
 const DEFECT_QUESTION: &str = "has_defect";
 
@@ -140,26 +143,42 @@ fn kind_of_block(block: &syn::Block) -> ArmKind {
 }
 
 /// Whether an expression asks for a planted defect.
-struct DefectQuestion(bool);
+struct DefectQuestion {
+    of: Asked,
+    asks: bool,
+}
+
+/// What is asked of a defect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Asked {
+    /// Whether it is there.
+    Presence,
+    /// That, or whether it is not there.
+    Either,
+}
 
 impl<'ast> Visit<'ast> for DefectQuestion {
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.0 |= path.segments.last().is_some_and(|name| name.ident == DEFECT_QUESTION);
+        self.asks |= path.segments.last().is_some_and(|name| name.ident == DEFECT_QUESTION);
         visit::visit_path(self, path);
     }
 
     /// Without the defect is as everybody has it.
     fn visit_expr_unary(&mut self, expression: &'ast syn::ExprUnary) {
-        if !matches!(expression.op, syn::UnOp::Not(_)) {
+        if self.of == Asked::Either || !matches!(expression.op, syn::UnOp::Not(_)) {
             visit::visit_expr_unary(self, expression);
         }
     }
 }
 
-fn asks_for_defect(expression: &syn::Expr) -> bool {
-    let mut question = DefectQuestion(false);
+fn asks(expression: &syn::Expr, of: Asked) -> bool {
+    let mut question = DefectQuestion { of, asks: false };
     question.visit_expr(expression);
-    question.0
+    question.asks
+}
+
+fn asks_for_defect(expression: &syn::Expr) -> bool {
+    asks(expression, Asked::Presence)
 }
 
 impl<'ast> Visit<'ast> for Syntax {
@@ -196,9 +215,41 @@ impl<'ast> Visit<'ast> for Syntax {
             Some((_, other)) => {
                 self.add(other, head_of_else(other), kind_of(other));
             }
-            None => self.ifs_without_else.push((head, span_of(then).end)),
+            None => {
+                let end = span_of(then).end;
+                self.ifs_without_else.push((head, end));
+                if asks(&expression.cond, Asked::Either) {
+                    // The way past it, whose region is the closing brace.
+                    let span = Span { start: (end.0, end.1 - 1), end };
+                    self.arms.push(Arm { span, head, kind: ArmKind::NotCounted });
+                }
+            }
         }
         visit::visit_expr_if(self, expression);
+    }
+
+    /// Of `a && has_defect(D)` and its like: what only a defect evaluates, or only it would ask.
+    fn visit_expr_binary(&mut self, expression: &'ast syn::ExprBinary) {
+        let is_defect = match expression.op {
+            syn::BinOp::And(_) => {
+                asks_for_defect(&expression.left) || asks_for_defect(&expression.right)
+            }
+            syn::BinOp::Or(_) => asks_for_defect(&expression.right),
+            _ => false,
+        };
+        if is_defect {
+            let right = &expression.right;
+            self.add(right, start_of(right), ArmKind::NotCounted);
+        }
+        visit::visit_expr_binary(self, expression);
+    }
+
+    fn visit_stmt_macro(&mut self, statement: &'ast syn::StmtMacro) {
+        let name = statement.mac.path.segments.last();
+        if name.is_some_and(|name| HOLDING_MACROS.iter().any(|holding| name.ident == holding)) {
+            self.add(statement, start_of(statement), ArmKind::NotCounted);
+        }
+        visit::visit_stmt_macro(self, statement);
     }
 
     fn visit_arm(&mut self, arm: &'ast syn::Arm) {
@@ -274,6 +325,22 @@ mod tests {
         };
         assert_eq!(kind("b && has_defect(D)"), ArmKind::NotCounted);
         assert_eq!(kind("b && !has_defect(D)"), ArmKind::Block);
+    }
+
+    #[test]
+    fn ways_that_only_a_planted_defect_takes_are_not_counted() {
+        let not_counted = |text: &str| {
+            let syntax = syntax(&format!("fn a() {{ {text} }}\n"));
+            let arms = syntax.arms.iter().filter(|arm| arm.kind == ArmKind::NotCounted);
+            arms.map(|arm| (arm.span.start.1, arm.span.end.1)).collect::<Vec<_>>()
+        };
+        assert_eq!(not_counted("if !has_defect(D) { c() }"), [(34, 35)]);
+        assert_eq!(not_counted("if b { c() }"), []);
+        assert_eq!(not_counted("has_defect(D) && b()"), [(27, 30)]);
+        assert_eq!(not_counted("b() && has_defect(D)"), [(17, 30)]);
+        assert_eq!(not_counted("b() || has_defect(D)"), [(17, 30)]);
+        assert_eq!(not_counted("b() && c()"), []);
+        assert_eq!(not_counted("assert!(b || c);"), [(10, 26)]);
     }
 
     #[test]
