@@ -334,14 +334,7 @@ impl Checkpoint {
         }
         let mut pieces = Vec::new();
         for _ in 0..raw.piece_count.get() {
-            let piece: RawPiece = reader.next()?;
-            let end = piece.start.get().saturating_add(piece.block_count.get().into());
-            Corrupt::unless_at_most(place, "piece", 1 << 40, end)?;
-            pieces.push(BlankPiece {
-                position: piece.position.get(),
-                start: piece.start.get(),
-                block_count: piece.block_count.get(),
-            });
+            pieces.push(decode_piece(reader.next()?, place)?);
         }
         let mut segments = Vec::with_capacity(geometry.segment_count as usize);
         for _ in 0..geometry.segment_count {
@@ -383,6 +376,14 @@ fn encode_segment(segment: &SegmentLine, blocks: u32, bytes: &mut Vec<u8>) {
     for word in bits.live.iter().chain(&bits.dirty) {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
+}
+
+fn decode_piece(piece: RawPiece, place: Place) -> Result<BlankPiece, Corrupt> {
+    let (start, block_count) = (piece.start.get(), piece.block_count.get());
+    let end = start.saturating_add(block_count.into());
+    Corrupt::unless_at_most(place, "piece", 1 << 40, end)?;
+    Corrupt::unless_at_least(place, "piece length", 1, block_count.into())?;
+    Ok(BlankPiece { position: piece.position.get(), start, block_count })
 }
 
 fn decode_segment(

@@ -259,9 +259,6 @@ impl Engine {
     }
 
     fn put(&mut self, slot: VolumeSlot, piece: Piece) {
-        if piece.block_count == 0 {
-            return;
-        }
         let (mut removed, mut inserted) = self.scratch.take_pieces();
         let index = &mut self.volume_mut(slot).index;
         if has_defect(Defect::LaterRecordWins) {

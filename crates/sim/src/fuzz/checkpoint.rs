@@ -42,6 +42,7 @@ pub(super) const TARGET: Target = Target {
         "flush epoch",
         "drained through",
         "piece",
+        "piece length",
         "generation",
         "last sequence",
         "used blocks",
