@@ -16,6 +16,10 @@ use crate::units::{CacheBlock, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::Waiter;
 
+mod stop;
+
+pub(crate) use stop::StopStage;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Goal {
     Mode(CacheMode),
@@ -45,21 +49,6 @@ pub(crate) struct VolumeCommand {
     id: CommandId,
     goal: Goal,
     stage: Stage,
-}
-
-/// How far a stop is, once no request is under way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum StopStage {
-    #[default]
-    Ending,
-    /// The last checkpoint is being written.
-    Checkpointing,
-    /// All is durable; the origins' fingerprints are taken.
-    Durable,
-    /// The fingerprints are being written.
-    Saving,
-    /// They are durable; operations of no consequence may be at the devices.
-    Saved,
 }
 
 /// Commands that may wait for the end of recovery.
@@ -112,17 +101,6 @@ impl Engine {
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
             Command::Stop => self.start_stop(id),
-        }
-    }
-
-    /// A stop does not wait for dirty data to go home: what waits for that is given up.
-    fn start_stop(&mut self, id: CommandId) {
-        self.stopping = Some(id);
-        for slot in self.volume_slots() {
-            let Some(command) = self.volume(slot).command else { continue };
-            if command.is_leaving() {
-                self.abandon_command(slot, command.id, CommandError::Cancelled);
-            }
         }
     }
 
@@ -452,69 +430,6 @@ impl Engine {
         }
     }
 
-    /// Stop: no new requests; those under way end; what is home is flushed; a last checkpoint.
-    fn advance_stop(&mut self, payload: &mut dyn Payload) {
-        let Some(id) = self.stopping else { return };
-        if !matches!(self.phase, Phase::Serving) {
-            return;
-        }
-        for slot in self.volume_slots() {
-            self.release_gated(slot, payload);
-        }
-        if self.is_cache_failed() {
-            if self.operations.len() == 0 {
-                self.phase = Phase::Stopped;
-                self.end_command(id, Err(CommandError::CacheFailed));
-            }
-            return;
-        }
-        if self.operations.len() > 0 && self.is_full_for_good() {
-            // Promise 5: a stop always finishes. Who waits for room would wait for ever.
-            self.fail_space_waiters();
-        }
-        let is_busy = self.operations.len() > 0
-            || !self.writeback.is_idle()
-            || !self.reclaim.is_idle()
-            || self.stop_stage == StopStage::Ending && !self.superblock_writer.is_idle()
-            || self.misses.len() > 0
-            || self.volumes.iter().flatten().any(|volume| volume.command.is_some());
-        if is_busy {
-            return;
-        }
-        let mut waits_for_flush = false;
-        for slot in self.volume_slots() {
-            waits_for_flush |= self.needs_origin_flush(slot);
-        }
-        if waits_for_flush {
-            return;
-        }
-        match self.stop_stage {
-            StopStage::Ending => {
-                self.stop_stage = StopStage::Checkpointing;
-                self.wait_for_checkpoint(Waiter::Stop);
-            }
-            StopStage::Checkpointing => {}
-            StopStage::Durable => {
-                if self.advance_heads(payload) {
-                    self.store_fingerprints();
-                    self.stop_stage = StopStage::Saving;
-                    self.write_superblock(Waiter::Stop);
-                    self.go_on();
-                }
-            }
-            // The host closes the devices next: nothing may be at them any more.
-            StopStage::Saved if self.ios.len() == 0 => self.end_stop(id),
-            StopStage::Saving | StopStage::Saved => {}
-        }
-    }
-
-    /// Whether requests may still need log space: until a stop has ended the last of them.
-    pub(crate) fn has_clients(&self) -> bool {
-        self.stopping.is_none()
-            || self.operations.len() > 0
-            || self.volumes.iter().flatten().any(|volume| volume.command.is_some())
-    }
-
     /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers.
     /// Asks for the flush if one is needed.
     fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
@@ -525,27 +440,6 @@ impl Engine {
             volume.flushes.join(Waiter::Nobody);
         }
         is_needed && !volume.has_lost_writes
-    }
-
-    pub(crate) fn on_stop_durable(&mut self) {
-        self.stop_stage = match self.stop_stage {
-            StopStage::Ending | StopStage::Checkpointing => StopStage::Durable,
-            StopStage::Durable | StopStage::Saving | StopStage::Saved => StopStage::Saved,
-        };
-    }
-
-    fn end_stop(&mut self, id: CommandId) {
-        for slot in self.volume_slots() {
-            let volume = self.volume_mut(slot);
-            if volume.dirty_blocks == 0 && volume.host_mark == HostMarkState::Set {
-                volume.host_mark = HostMarkState::Clear;
-                self.events.push_back(Event::DirtyEnded { volume: slot });
-            }
-        }
-        self.phase = Phase::Stopped;
-        let has_lost_writes = self.volumes.iter().flatten().any(|volume| volume.has_lost_writes);
-        let result = if has_lost_writes { Err(CommandError::OriginFailed) } else { Ok(None) };
-        self.end_command(id, result);
     }
 
     /// Rule 10: a higher generation, durable before it matters, voids every record of the volume.

@@ -1,0 +1,270 @@
+//! Slots of the volume table.
+
+use alloc::string::String;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::super::COUNTER_MAX;
+use super::{VOLUMES_MAX, decode_text};
+use crate::error::{Corrupt, Place};
+use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, VolumeSettings};
+use crate::units::{BLOCK_BYTES, Generation, VolumeId};
+
+/// Longest volume name, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Longest origin path or device spec, in bytes.
+pub const ORIGIN_PATH_BYTES_MAX: usize = 320;
+
+pub(super) const SLOT_BYTES: usize = 512;
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+pub(super) struct Slot {
+    /// Volume id; zero in a free slot.
+    id: U64,
+    /// Raised to void every older record of the volume.
+    generation: U64,
+    /// Bytes of the origin when it was attached or last grown.
+    size_bytes: U64,
+    sequential_cutoff_bytes: U64,
+    /// Smallest unit a client may address: 512 or 4096.
+    logical_block_bytes: U32,
+    /// CRC32C of the first 64 KiB of the origin at the last clean stop.
+    fingerprint: U32,
+    /// See `mode_to_byte`.
+    mode: u8,
+    /// 0 coalescing, 1 ordered.
+    writeback_order: u8,
+    /// 1: `fingerprint` was taken at a clean stop and the volume was not served since.
+    has_fingerprint: u8,
+    writeback_percent: u8,
+    name_bytes: U16,
+    origin_path_bytes: U16,
+    name: [u8; NAME_BYTES_MAX],
+    origin_path: [u8; ORIGIN_PATH_BYTES_MAX],
+    read_ahead_bytes: U32,
+    reserved: [u8; 76],
+}
+
+const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
+
+/// Order in which dirty data reaches the origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WritebackOrder {
+    /// By origin position; superseded blocks are skipped.
+    Coalescing,
+    /// By flush epoch.
+    Ordered,
+}
+
+/// What the operator says of a volume that is attached.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NewVolume {
+    /// Name, also of its export. At most [`NAME_BYTES_MAX`] bytes.
+    pub name: String,
+    /// Absolute path or device spec. At most [`ORIGIN_PATH_BYTES_MAX`] bytes.
+    pub origin_path: String,
+    /// Size of the origin.
+    pub size_bytes: u64,
+    /// 512 or 4096.
+    pub logical_block_bytes: u32,
+    /// Mode to start with.
+    pub mode: CacheMode,
+}
+
+/// A volume of the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Volume {
+    /// Never reused.
+    pub id: VolumeId,
+    /// Records with a lower one are void.
+    pub generation: Generation,
+    /// Name, also of its export.
+    pub name: String,
+    /// Absolute path or device spec.
+    pub origin_path: String,
+    /// Bytes of the origin.
+    pub size_bytes: u64,
+    /// 512 or 4096.
+    pub logical_block_bytes: u32,
+    /// Cache mode.
+    pub mode: CacheMode,
+    /// Writeback order.
+    pub writeback_order: WritebackOrder,
+    /// Settings.
+    pub settings: VolumeSettings,
+    /// CRC32C of the first 64 KiB of the origin, if it was taken at a clean stop and the volume was
+    /// not served since.
+    pub fingerprint: Option<u32>,
+}
+
+/// Why a volume cannot be added to the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum AddVolumeError {
+    /// All slots are taken.
+    #[error("the volume table is full ({VOLUMES_MAX} volumes)")]
+    TableFull,
+    /// The name is taken.
+    #[error("the name is taken")]
+    NameTaken,
+    /// Empty, too long, or with other characters than letters, digits, dot, dash, underscore.
+    #[error(
+        "a name has 1 to {NAME_BYTES_MAX} letters, digits, `.`, `-` or `_`, not `.` or `-` first"
+    )]
+    BadName,
+    /// The path is too long.
+    #[error("the origin's path is longer than {ORIGIN_PATH_BYTES_MAX} bytes; use a symbolic link")]
+    PathTooLong,
+}
+
+pub(super) fn encode_slot(volume: &Volume) -> Slot {
+    let mut name = [0u8; NAME_BYTES_MAX];
+    name[..volume.name.len()].copy_from_slice(volume.name.as_bytes());
+    let mut origin_path = [0u8; ORIGIN_PATH_BYTES_MAX];
+    origin_path[..volume.origin_path.len()].copy_from_slice(volume.origin_path.as_bytes());
+    let length = |text: &str| U16::new(u16::try_from(text.len()).expect("bounded at attach"));
+    Slot {
+        id: volume.id.0.into(),
+        generation: volume.generation.0.into(),
+        size_bytes: volume.size_bytes.into(),
+        sequential_cutoff_bytes: volume.settings.sequential_cutoff_bytes.into(),
+        logical_block_bytes: volume.logical_block_bytes.into(),
+        fingerprint: volume.fingerprint.unwrap_or(0).into(),
+        mode: mode_to_byte(volume.mode),
+        writeback_order: match volume.writeback_order {
+            WritebackOrder::Coalescing => 0,
+            WritebackOrder::Ordered => 1,
+        },
+        has_fingerprint: u8::from(volume.fingerprint.is_some()),
+        writeback_percent: volume.settings.writeback_percent,
+        name_bytes: length(&volume.name),
+        origin_path_bytes: length(&volume.origin_path),
+        name,
+        origin_path,
+        read_ahead_bytes: volume.settings.read_ahead_bytes.into(),
+        reserved: [0; 76],
+    }
+}
+
+pub(super) fn decode_slot(
+    slot: u16,
+    bytes: &[u8],
+    next_id: u64,
+) -> Result<Option<Volume>, Corrupt> {
+    let place = Place::VolumeTable { slot };
+    let raw = Slot::read_from_bytes(bytes).expect("a slot has SLOT_BYTES");
+    if raw.id.get() == 0 {
+        Corrupt::unless_zero(place, "bytes of a free slot", bytes)?;
+        return Ok(None);
+    }
+    Corrupt::unless_zero(place, "reserved bytes", &raw.reserved)?;
+    Corrupt::unless_at_most(place, "volume id", next_id.saturating_sub(1), raw.id.get())?;
+    Corrupt::unless_at_most(place, "generation", COUNTER_MAX, raw.generation.get())?;
+    Corrupt::unless_at_most(place, "fingerprint flag", 1, raw.has_fingerprint.into())?;
+    if raw.has_fingerprint == 0 {
+        Corrupt::unless_equal(place, "fingerprint", 0, raw.fingerprint.get().into())?;
+    }
+    Corrupt::unless_at_most(place, "writeback percent", 100, raw.writeback_percent.into())?;
+    Corrupt::unless_equal(place, "size remainder", 0, raw.size_bytes.get() % 512)?;
+    Corrupt::unless_at_most(place, "size", 1 << 52, raw.size_bytes.get())?;
+    let logical = raw.logical_block_bytes.get();
+    if logical != 512 {
+        Corrupt::unless_equal(place, "logical block size", 4096, logical.into())?;
+    }
+    let read_ahead_bytes = raw.read_ahead_bytes.get();
+    let most = READ_AHEAD_BYTES_MAX.into();
+    Corrupt::unless_at_most(place, "read-ahead", most, read_ahead_bytes.into())?;
+    let remainder = u64::from(read_ahead_bytes) % BLOCK_BYTES as u64;
+    Corrupt::unless_equal(place, "read-ahead remainder", 0, remainder)?;
+    let writeback_order = match raw.writeback_order {
+        0 => WritebackOrder::Coalescing,
+        1 => WritebackOrder::Ordered,
+        found => {
+            let (field, found) = ("writeback order", found.into());
+            return Err(Corrupt { place, field, expected: 1, found });
+        }
+    };
+    let (name, path) = decode_names(place, &raw)?;
+    Ok(Some(Volume {
+        id: VolumeId(raw.id.get()),
+        generation: Generation(raw.generation.get()),
+        name,
+        origin_path: path,
+        size_bytes: raw.size_bytes.get(),
+        logical_block_bytes: logical,
+        mode: mode_from_byte(place, raw.mode)?,
+        writeback_order,
+        settings: VolumeSettings {
+            sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
+            writeback_percent: raw.writeback_percent,
+            read_ahead_bytes,
+        },
+        fingerprint: (raw.has_fingerprint == 1).then(|| raw.fingerprint.get()),
+    }))
+}
+
+/// Name and path of the origin of a slot.
+fn decode_names(place: Place, raw: &Slot) -> Result<(String, String), Corrupt> {
+    let (name_bytes, path_bytes) = (raw.name_bytes.get(), raw.origin_path_bytes.get());
+    let limit = NAME_BYTES_MAX as u64;
+    Corrupt::unless_at_most(place, "length of the name", limit, name_bytes.into())?;
+    let limit = ORIGIN_PATH_BYTES_MAX as u64;
+    Corrupt::unless_at_most(place, "length of the origin path", limit, path_bytes.into())?;
+    let (name, rest) = raw.name.split_at(name_bytes.into());
+    Corrupt::unless_zero(place, "bytes behind the name", rest)?;
+    let good = good_name_bytes(name) as u64;
+    Corrupt::unless_at_least(place, "name", u64::from(name_bytes).max(1), good)?;
+    let (path, rest) = raw.origin_path.split_at(path_bytes.into());
+    Corrupt::unless_zero(place, "bytes behind the origin path", rest)?;
+    Ok((decode_text(place, "name", name)?, decode_text(place, "origin path", path)?))
+}
+
+/// How many bytes from the start may stand in a name.
+pub(super) fn good_name_bytes(name: &[u8]) -> usize {
+    let is_first = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    let good = |(at, c): &(usize, &u8)| is_first(**c) || *at > 0 && matches!(**c, b'.' | b'-');
+    name.iter().enumerate().take_while(good).count()
+}
+
+/// Volumes are told apart by id and by name.
+pub(super) fn assert_is_new(
+    slot: u16,
+    volume: &Volume,
+    earlier: &[Option<Volume>],
+) -> Result<(), Corrupt> {
+    let place = Place::VolumeTable { slot };
+    for (other, known) in (0u64..).zip(earlier) {
+        let Some(known) = known else { continue };
+        let field = if known.id == volume.id {
+            "volume id of another slot"
+        } else if known.name == volume.name {
+            "name of another slot"
+        } else {
+            continue;
+        };
+        return Err(Corrupt { place, field, expected: slot.into(), found: other });
+    }
+    Ok(())
+}
+
+fn mode_to_byte(mode: CacheMode) -> u8 {
+    match mode {
+        CacheMode::Writeback => 1,
+        CacheMode::Writethrough => 2,
+        CacheMode::Writearound => 3,
+        CacheMode::Writeonly => 4,
+        CacheMode::Passthrough => 5,
+    }
+}
+
+fn mode_from_byte(place: Place, byte: u8) -> Result<CacheMode, Corrupt> {
+    match byte {
+        1 => Ok(CacheMode::Writeback),
+        2 => Ok(CacheMode::Writethrough),
+        3 => Ok(CacheMode::Writearound),
+        4 => Ok(CacheMode::Writeonly),
+        5 => Ok(CacheMode::Passthrough),
+        found => Err(Corrupt { place, field: "cache mode", expected: 5, found: found.into() }),
+    }
+}
