@@ -23,7 +23,7 @@ use crate::media::NEVER;
 use crate::stamp::{self, Found};
 
 /// Content of a sector of zeroes, as a value; others are numbers of writes.
-const ZERO: u32 = 0;
+pub(crate) const ZERO: u32 = 0;
 /// Content after a discard.
 const UNDEFINED: u32 = u32::MAX;
 /// A history longer than this is pruned.

@@ -28,7 +28,7 @@ use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::crash::SET_ID;
 use crate::faults::Misplaced;
 use crate::media::{BLOCK_SECTORS, Media};
-use crate::oracle::Run;
+use crate::oracle::{self, Run};
 use crate::random::Random;
 use crate::stamp::{self, Found, Stamp};
 use crate::world::{Halt, World};
@@ -73,7 +73,7 @@ struct Tracked {
     header: RecordHeader,
     moment: u64,
     /// What the sectors of its payload hold.
-    stamps: Vec<Stamp>,
+    sectors: Vec<Found>,
 }
 
 /// What a run with a silent fault knows of the cache device.
@@ -327,14 +327,8 @@ impl World<'_> {
         let (segment, block) = locate(geometry, first);
         let header = RecordHeader::decode(&SET_ID, segment, block, &bytes[..BLOCK_BYTES]);
         let Ok(header) = header else { return WriteClass::Summary };
-        let stamps = bytes[BLOCK_BYTES..]
-            .chunks_exact(SECTOR_BYTES)
-            .filter_map(|sector| match stamp::read(sector) {
-                Found::Stamp(stamp) => Some(stamp),
-                _ => None,
-            })
-            .collect();
-        ledger.records.push(Tracked { header, moment, stamps });
+        let sectors = bytes[BLOCK_BYTES..].chunks_exact(SECTOR_BYTES).map(stamp::read).collect();
+        ledger.records.push(Tracked { header, moment, sectors });
         WriteClass::Record
     }
 
@@ -469,16 +463,14 @@ impl World<'_> {
 
     /// A record is missing and nobody can know: what it held need not be there.
     fn forgive(&mut self, ledger: &Ledger, index: usize) {
-        let Tracked { header, moment, stamps } = &ledger.records[index];
+        let Tracked { header, moment, sectors } = &ledger.records[index];
         self.stats.forgiven_records += 1;
         self.say(format!("record {:?} is taken for a torn tail", header.sequence));
-        for stamp in stamps {
-            let Stamp { volume, sector, write } = *stamp;
-            self.oracle.forgive(usize::from(volume), sector, Some(write), *moment);
-        }
+        let mut payload = sectors.iter();
         for entry in &header.entries {
             match entry.kind {
-                EntryKind::Data | EntryKind::Mark { .. } => {}
+                EntryKind::Data => self.forgive_payload(entry, &mut payload, *moment),
+                EntryKind::Mark { .. } => {}
                 EntryKind::Drop { segment, generation } => {
                     // What it dropped comes back, though the origin may have outrun it.
                     for dropped in &ledger.records {
@@ -495,12 +487,38 @@ impl World<'_> {
         }
     }
 
+    /// Just the values that the payload of an entry has; zeroes do not say whose they are.
+    fn forgive_payload(
+        &mut self,
+        entry: &Entry,
+        payload: &mut std::slice::Iter<Found>,
+        moment: u64,
+    ) {
+        let volume = self.volume_of(entry);
+        let first = entry.start as u32 * BLOCK_SECTORS;
+        let sectors = first..first + entry.payload_blocks() * BLOCK_SECTORS;
+        for (sector, found) in sectors.zip(payload) {
+            match (found, volume) {
+                (Found::Stamp(Stamp { volume, sector, write }), _) => {
+                    self.oracle.forgive(usize::from(*volume), *sector, Some(*write), moment);
+                }
+                // The last block of a volume may end behind it.
+                (Found::Zero, Some(volume)) if sector < self.oracle.sectors(volume) => {
+                    self.oracle.forgive(volume, sector, Some(oracle::ZERO), moment);
+                }
+                (Found::Zero | Found::Other, _) => {}
+            }
+        }
+    }
+
+    fn volume_of(&self, entry: &Entry) -> Option<usize> {
+        let superblock = self.read_superblock().ok()?;
+        let (_, stored) = superblock.slots().find(|(_, volume)| volume.id == entry.volume)?;
+        self.volumes.iter().position(|volume| volume.name == stored.name)
+    }
+
     fn forgive_entry(&mut self, entry: &Entry, moment: u64) {
-        let Ok(superblock) = self.read_superblock() else { return };
-        let Some((_, stored)) = superblock.slots().find(|(_, v)| v.id == entry.volume) else {
-            return;
-        };
-        let Some(volume) = self.volumes.iter().position(|v| v.name == stored.name) else { return };
+        let Some(volume) = self.volume_of(entry) else { return };
         let sectors = self.oracle.sectors(volume);
         let first = (entry.start as u32 * BLOCK_SECTORS).min(sectors);
         let count = (entry.block_count.saturating_mul(BLOCK_SECTORS)).min(sectors - first);

@@ -46,6 +46,11 @@ const SEEDS: &[(u64, &str)] = &[
          expected too much, and the engine kept the fingerprint of before",
     ),
     (
+        1_795_336_949_955_351,
+        "zeroes of a record that the device had lost were demanded, and nobody can know of such a \
+         record: a fault of the simulator",
+    ),
+    (
         1_000_382,
         "a device was refused as one with a lost checkpoint: reclaim had dropped segments before \
          the first checkpoint of its life",
