@@ -6,7 +6,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::{BlockState, BypassReason, CacheErrors, CacheHealth};
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
+use crate::harness::{Content, Held, Keep, ORIGINAL, Setup, World, cache, origin};
 
 /// A world of which the cache device failed to read often enough, with its dirty data still there:
 /// the origin takes no writes until the test lets it.
@@ -136,4 +136,63 @@ fn failed_writes_count_as_well_and_their_records_arrive() {
     let CacheHealth::Degraded(errors) = world.status().cache_health else { panic!("not failed") };
     assert_eq!((errors.reads, u64::from(errors.writes)), (0, tag));
     assert_eq!(world.read_now(0, 7), Ok(Content::Tag(tag)));
+}
+
+/// It set out to go around the log of a writeback volume, and is to have a copy on the origin all
+/// the same, since the volume leaves that mode.
+#[test]
+fn a_write_that_waited_while_the_mode_changes_goes_to_log_and_origin_over_a_dirty_copy() {
+    let mut world = degraded(CacheMode::Writeback);
+    world.fails = None;
+    world.idle_except(2_000, origin::write(0));
+    let home = world.the(origin::write(0));
+    let write = world.write(0, 10, 1, 9);
+    world.settle_except(origin::write(0));
+    assert!(world.is_pending(write), "writeback has the lock");
+    let switch = world.set_mode(0, CacheMode::Writethrough);
+    let mark = world.mark();
+    world.complete(home);
+    world.settle_except(|held| origin::flush(0)(held) || cache::record(held));
+    world.the(cache::record_of(10));
+    assert_eq!(world.find(origin::write(0)), [], "rule 5: the record is durable first");
+    world.settle_except(origin::flush(0));
+    assert!(world.is_done(write));
+    assert_eq!(world.records_since(mark).count(), 1);
+    assert_eq!(world.on_origin(0, 10), Content::Tag(9));
+    world.idle();
+    assert!(world.command_result(switch).expect("it ends").is_ok());
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 10..12), [9, 2].map(Content::Tag));
+}
+
+/// The log is full of dirty data that the origin refuses: a write over some of it, which may not go
+/// around the log, waits for room without holding its lock.
+#[test]
+fn a_write_over_a_dirty_copy_waits_for_room_in_a_full_log() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let refuses = |held: &Held| origin::write(0)(held).then_some(IoError::Media);
+    world.fails = Some(Box::new(refuses));
+    let ids: Vec<u64> = (0..128).map(|chunk| world.write(0, chunk * 16, 16, chunk)).collect();
+    world.idle_for(5_000);
+    assert!(world.is_done(ids[0]) && ids.iter().any(|id| world.is_pending(*id)));
+    world.fails = Some(Box::new(move |held| {
+        refuses(held).or_else(|| cache::read(held).then_some(IoError::Media))
+    }));
+    while world.status().cache_health == CacheHealth::Good {
+        world.read_now(0, 0).expect_err("dirty data is nowhere else");
+    }
+    world.fails = Some(Box::new(refuses));
+    let write = world.write(0, 0, 16, 900);
+    world.idle_for(1_000);
+    assert!(world.is_pending(write));
+    assert_eq!(world.on_origin(0, 0), Content::Tag(ORIGINAL), "older dirty data would follow");
+    world.fails = None;
+    world.idle();
+    assert!(ids.iter().all(|id| world.is_done(*id)) && world.is_done(write));
+    assert_eq!(world.look(0, 15..17), [900, 1].map(Content::Tag));
+    world.flush_now(0);
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 15..17), [900, 1].map(Content::Tag));
 }

@@ -8,7 +8,7 @@ use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::request::RequestError;
 use forebay_engine::units::{OriginBlock, VolumeSlot};
 
-use crate::harness::{Content, Keep, Setup, World, cache, origin};
+use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
 
 /// Block 0 is durable on the cache device, blocks 1 and 2 were answered, block 3 was not when the
 /// device went. Returns the write of block 3.
@@ -145,4 +145,23 @@ fn when_recovery_fails_the_old_engine_goes_on() {
     world.hand_in_again(requests);
     assert!(world.is_pending(write), "it waits again");
     assert_eq!(world.read_now(1, 9), Ok(Content::Tag(7)));
+}
+
+#[test]
+fn a_cancelled_hand_over_releases_nothing_that_waits_for_the_host() {
+    let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    world.engine().0.begin_hand_over();
+    let reads = [world.read(0, 0, 1), world.read(1, 9, 1)];
+    let mark = world.mark();
+    let now = world.time();
+    let (engine, buffers) = world.engine();
+    engine.cancel_hand_over(now, buffers);
+    world.settle();
+    assert_eq!(world.origin_ios_since(mark), 0, "its mark is not saved");
+    assert!(world.is_pending(write) && world.is_pending(reads[0]), "they wait for the device");
+    assert!(world.is_pending(reads[1]));
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.poll();
+    world.finish(&reads[1..]);
+    assert_eq!(world.seen(reads[1], 1, 9), Content::Tag(ORIGINAL));
 }

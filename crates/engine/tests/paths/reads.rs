@@ -207,3 +207,25 @@ fn what_fails_because_the_cache_device_is_gone_is_not_read_again() {
         assert_eq!(world.result(id), Some(Err(RequestError::Io)), "the origin has older data");
     }
 }
+
+/// Each time that the cache device fails to return a block, it has been written anew meanwhile.
+#[test]
+fn a_read_of_a_block_that_moves_again_and_again_ends() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 7, 1, 1);
+    let read = world.read(0, 7, 1);
+    let mut tag = 1;
+    while world.is_pending(read) {
+        let held = world.the(cache::read);
+        tag += 1;
+        let write = world.write(0, 7, 1, tag);
+        world.settle_except(cache::read);
+        assert!(world.is_done(write));
+        world.fail(held, IoError::Media, Keep::Nothing);
+        assert!(tag < 100, "it gives up at last");
+    }
+    assert!(tag > 3, "it was looked up again");
+    assert_eq!(world.result(read), Some(Err(RequestError::Io)));
+    assert_eq!(world.counters(0).poisoned_blocks, 0);
+    assert_eq!(world.read_now(0, 7), Ok(Content::Tag(tag)), "nothing is lost");
+}

@@ -4,7 +4,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::{RequestError, Served};
 
-use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, content_of, origin};
 
 fn clean_copies() -> World {
     let mut world = Setup::of(&[CacheMode::Writeback]).start();
@@ -101,4 +101,32 @@ fn checksums_survive_recovery() {
     world.restart().expect("payload is not read at recovery");
     assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
     assert_eq!(world.counters(0).repaired_blocks, 1);
+}
+
+/// What the repair puts into the log would be older than the write by the time it is there.
+#[test]
+fn a_repair_that_a_write_waits_for_answers_and_leaves_no_copy() {
+    let mut world = clean_copies();
+    let place = world.place_of(2);
+    world.cache.rot(place, BLOCK);
+    let reads = [world.read(0, 2, 1), world.read(0, 2, 1)];
+    world.settle_except(origin::read(0));
+    let part = world.write_sectors(0, 2 * 8, 4, 2);
+    world.settle_except(origin::read(0));
+    assert!(world.is_pending(part), "a merge waits for those who read the origin for a copy");
+    let first = world.the(origin::read(0));
+    world.fail(first, IoError::Media, Keep::Nothing);
+    assert_eq!(world.result(reads[0]), Some(Err(RequestError::Io)));
+    let mark = world.mark();
+    world.settle_except(|held| origin::read(0)(held) || cache::record(held));
+    let second = world.the(origin::read(0));
+    world.complete(second);
+    assert_eq!(world.seen(reads[1], 0, 2), Content::Tag(1));
+    assert_eq!(world.records_since(mark).count(), 0, "not promoted");
+    world.finish(&[part]);
+    let halves =
+        [world.read_bytes(0, 2 * BLOCK, BLOCK / 2), world.read_bytes(0, 5 * BLOCK / 2, BLOCK / 2)];
+    world.finish(&halves);
+    let half = |id: u64, sector: u64| content_of(world.delivered(id), 0, sector);
+    assert_eq!([half(halves[0], 16), half(halves[1], 20)], [2, 1].map(Content::Tag));
 }

@@ -157,3 +157,35 @@ fn poison_outlives_the_segment_it_was_written_to() {
     assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
     assert_eq!(world.read_now(0, 10), Ok(Content::Tag(1)));
 }
+
+/// Poison of an older version never comes over what was written since.
+#[test]
+fn a_rotten_block_that_is_overwritten_while_it_is_read_does_not_become_poison() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 0;
+    let mut world = setup.start();
+    let write = world.write(0, 11, 1, 1);
+    world.settle_except(cache::read);
+    assert!(world.is_done(write));
+    let place = world.place_of(11);
+    world.cache.rot(place, BLOCK);
+    let of_block = move |held: &Held| cache::read(held) && held.overlaps(place, BLOCK);
+    for _ in 0..2 {
+        world.idle_except(20_000, of_block);
+        let read = world.the(of_block);
+        world.complete(read);
+    }
+    world.idle_except(20_000, of_block);
+    let last = world.the(of_block);
+    // Over it, and not complete: the index still points at the rotten copy.
+    let write = world.write(0, 11, 1, 2);
+    world.complete(last);
+    assert!(world.find(cache::poison).is_empty());
+    world.settle();
+    assert!(world.is_done(write));
+    assert_eq!(world.counters(0).poisoned_blocks, 0);
+    world.idle();
+    assert_eq!(world.dirty(0), 0);
+    assert_eq!(world.on_origin(0, 11), Content::Tag(2));
+    assert_eq!(world.read_now(0, 11), Ok(Content::Tag(2)));
+}
