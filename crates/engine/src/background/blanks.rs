@@ -107,7 +107,7 @@ impl Engine {
     /// Voids blank records that the origin durably has.
     pub(crate) fn forget_clean_blanks(&mut self) {
         while let Some(header) = self.writeback.clean_blanks.front().copied() {
-            if !self.may_append() || !self.has_room(Stream::Relocate, 0) {
+            if !self.may_append() || !self.has_room_beside_drops(0) {
                 return;
             }
             self.writeback.clean_blanks.pop_front();
@@ -124,7 +124,7 @@ impl Engine {
         // Newer versions in between are not touched.
         let end = blank.start + blank.block_count;
         for piece in self.live_pieces(blank.slot, blank.start, end, header) {
-            if !self.has_room(Stream::Relocate, 0) {
+            if !self.has_room_beside_drops(0) {
                 self.writeback.clean_blanks.push_front(header);
                 return;
             }

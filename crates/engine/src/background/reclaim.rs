@@ -27,6 +27,8 @@ use crate::wake::{Ended, Waiter};
 
 /// Victims of one round: they share two flushes and a checkpoint.
 const VICTIMS_MAX: usize = 8;
+/// Blocks of the log that the drops of one round take at most.
+pub(crate) const DROPS_OF_ROUND: u32 = VICTIMS_MAX as u32;
 /// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
 /// them pays.
 const MOSTLY_DEAD_DIVISOR: u32 = 4;
@@ -255,9 +257,8 @@ impl Engine {
         // Rule 11: clients may open segments down to the reserve while the round is under way, and
         // each victim needs its drop.
         let free = self.log.segments.free_count().saturating_sub(SPARE_SEGMENTS);
-        let drops = u32::try_from(VICTIMS_MAX).expect("a few");
         let usable = self.usable_blocks();
-        let mut room = (free.min(RESERVE_SEGMENTS) * usable).saturating_sub(drops);
+        let mut room = (free.min(RESERVE_SEGMENTS) * usable).saturating_sub(DROPS_OF_ROUND);
         let mut chosen = Vec::new();
         for candidate in dead.into_iter().take(wanted) {
             let Some(left) = room.checked_sub(room_to_move(candidate.live)) else { break };
@@ -270,7 +271,7 @@ impl Engine {
     /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
     /// space and fits.
     fn least_dirty(&self, candidates: &[Candidate]) -> Vec<u32> {
-        let room = self.relocation_room();
+        let room = self.relocation_room().saturating_sub(DROPS_OF_ROUND);
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         candidates
             .iter()
@@ -482,7 +483,7 @@ impl Engine {
             // Rule 11: the reserve is not for clean data.
             return;
         }
-        if !self.has_room(Stream::Relocate, block_count) {
+        if !self.has_room_beside_drops(block_count) {
             if is_dirty {
                 self.spare_victim(piece);
             }
@@ -518,7 +519,7 @@ impl Engine {
             return;
         }
         for piece in self.live_pieces(item.slot, item.piece.start, item.piece.end(), header) {
-            if !self.has_room(Stream::Relocate, 0) {
+            if !self.has_room_beside_drops(0) {
                 self.spare_victim(&piece);
                 return;
             }
@@ -549,7 +550,7 @@ impl Engine {
             self.reclaim.items.push(Item { slot: item.slot, piece, attempts });
             return;
         }
-        if result.is_err() || !self.has_room(Stream::Relocate, 0) {
+        if result.is_err() || !self.has_room_beside_drops(0) {
             self.spare_victim(&piece);
             return;
         }

@@ -19,7 +19,6 @@ use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
 use crate::index::Piece;
-use crate::log::Stream;
 use crate::options::{CacheFacts, OriginOpening};
 use crate::payload::Payload;
 use crate::request::Request;
@@ -225,7 +224,7 @@ impl Engine {
     }
 
     fn poison_run(&mut self, slot: VolumeSlot, start: u64, block_count: u64, version: Version) {
-        if !self.has_room(Stream::Relocate, 0) {
+        if !self.has_room_beside_drops(0) {
             // Without a record of the loss older data would be served.
             self.volume_mut(slot).service = Service::Quiesced;
             return;

@@ -11,6 +11,7 @@ use super::{
     PROMOTE_MARGIN_SEGMENTS, RECORDS_IN_FLIGHT_MAX, RESERVE_SEGMENTS, Record, RecordEntry,
     RecordState, SPARE_SEGMENTS, STREAMS, Stream,
 };
+use crate::background::reclaim::DROPS_OF_ROUND;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::engine::IoPurpose;
@@ -71,6 +72,13 @@ impl Engine {
             return true;
         }
         self.log.segments.free_count() > self.kept_segments(stream)
+    }
+
+    /// Whether an entry of `Stream::Relocate` that is no drop can be appended now. Rule 11: what is
+    /// moved, voided or poisoned leaves room for the drops of a round of reclaim. Had it used that
+    /// up, not even clean segments could become free.
+    pub(crate) fn has_room_beside_drops(&self, payload_blocks: u32) -> bool {
+        self.has_room(Stream::Relocate, payload_blocks + DROPS_OF_ROUND)
     }
 
     /// Blocks that `Stream::Relocate` can still take without touching the spare segments.

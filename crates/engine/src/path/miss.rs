@@ -436,7 +436,7 @@ impl Engine {
         let mut winners = Vec::new();
         self.winners(slot, block, block + 1, &mut winners);
         let is_newest = winners.first().is_some_and(|p| p.place == Place::Data(position));
-        if !is_newest || !self.has_room(Stream::Relocate, 0) {
+        if !is_newest || !self.has_room_beside_drops(0) {
             return false;
         }
         self.append_poison(slot, block, 1, winners[0].version);

@@ -76,7 +76,7 @@ impl Engine {
             self.copies(slot, start, end).next().is_some() && !has_defect(Defect::NoInvalidation);
         let may_cut = self.may_cut_blanks(slot, start, end);
         self.log.waits_for_blanks |= has_copy && !may_cut;
-        if has_copy && !(may_cut && self.has_room(Stream::Relocate, 0)) {
+        if has_copy && !(may_cut && self.has_room_beside_drops(0)) {
             self.units[key].state = UnitState::Room;
             self.unlock(slot, crate::range_lock::LockOwner::Unit(key));
             self.wait_for_room(Waiter::Unit(key));

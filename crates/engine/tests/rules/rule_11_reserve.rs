@@ -4,10 +4,13 @@ use std::cell::Cell;
 
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
+use forebay_engine::request::RequestError;
 
-use crate::harness::{BLOCK, Content, Keep, Setup, World, cache, content_of, origin};
+use crate::harness::{BLOCK, Content, Held, Keep, Setup, World, cache, content_of, origin};
 
 const CHUNKS: u64 = 128;
+const KEPT: u64 = 960;
+const COPIES: u64 = 1000;
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -123,4 +126,68 @@ fn drain_of_a_full_cache_ends() {
     for chunk in 0..CHUNKS {
         assert_eq!(world.on_origin(0, chunk * 16), Content::Tag(chunk));
     }
+}
+
+/// Each segment holds dirty data of volume 0, whose origin refuses writes, and clean copies of
+/// volume 1, which is written around the log. One more segment is about to be emptied: reclaim
+/// reads what it keeps of it, the first 16 blocks from `KEPT` on, whose place comes with it.
+fn about_to_be_emptied() -> (World, u64) {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    for part in 0..3 {
+        world.write_now(0, KEPT + part * 16, 16, 1);
+    }
+    let place = world.place_of(KEPT);
+    for chunk in 0..17 {
+        world.write_now(0, chunk * 32, 16, chunk);
+        world.write_now(0, chunk * 32 + 16, 16, chunk);
+        world.write_now(1, COPIES + chunk * 16, 16, chunk);
+    }
+    world.switch(1, CacheMode::Writearound);
+    let keeps = move |held: &Held| cache::read(held) && held.overlaps(place, BLOCK);
+    for part in 1..3 {
+        let write = world.write(0, KEPT + part * 16, 16, 2);
+        world.idle_except(10, keeps);
+        assert!(world.is_done(write));
+    }
+    world.the(keeps);
+    (world, place)
+}
+
+/// What is voided while reclaim reads, and poison here and there that lets no segment of it die,
+/// takes all the room that there is, but for the drops.
+#[test]
+fn voided_copies_and_poison_leave_room_to_drop_what_is_clean() {
+    let (mut world, place) = about_to_be_emptied();
+    let keeps = move |held: &Held| cache::read(held) && held.overlaps(place, BLOCK);
+    let mut around = Vec::new();
+    let (mut lost, mut is_full) = (0, false);
+    while !is_full {
+        if around.len() % 30 == 0 {
+            let bad = world.place_of(lost * 32);
+            world.cache.rot(bad, BLOCK);
+            let read = world.read(0, lost * 32, 1);
+            world.settle_except(keeps);
+            assert_eq!(world.result(read), Some(Err(RequestError::Io)));
+            lost += 1;
+        }
+        let write = world.write(1, COPIES + around.len() as u64, 1, 900);
+        world.settle_except(keeps);
+        is_full = world.is_pending(write);
+        around.push(write);
+        assert!(around.len() < 272, "each takes a record");
+    }
+    world.idle_except(5_000, keeps);
+    assert!(world.is_pending(around[around.len() - 1]));
+    world.fails = None;
+    world.idle();
+    assert!(around.iter().all(|id| world.is_done(*id)), "clean segments are dropped");
+    assert_eq!(world.dirty(0), lost, "the poison");
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    for block in 0..around.len() as u64 {
+        assert_eq!(world.read_now(1, COPIES + block), Ok(Content::Tag(900)));
+    }
+    assert_eq!(world.look(0, [KEPT, KEPT + 16].into_iter()), [1, 2].map(Content::Tag));
+    assert_eq!(world.read_now(0, 0), Err(RequestError::Io));
 }
