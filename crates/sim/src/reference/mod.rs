@@ -108,7 +108,8 @@ pub struct Reference {
     is_copy_doubtful: bool,
     is_retry_due: bool,
     now: Time,
-    /// A flush that fails takes with it what completed before, also from under flushes of others.
+    /// A flush that fails takes with it what completed before, also from under flushes of others,
+    /// and what was being written meanwhile.
     failed_flushes: u64,
     /// Requests answered before their time.
     early: BTreeSet<u64>,
@@ -339,7 +340,8 @@ impl Reference {
         let task = self.tasks.get_mut(&id).expect("its operation was under way");
         let request = task.request;
         let is_flush = task.stage == Stage::Flush || request.kind == RequestKind::Flush;
-        let was_overtaken = is_flush && task.failed_flushes < self.failed_flushes;
+        let is_read = matches!(request.kind, RequestKind::Read { .. });
+        let was_overtaken = !is_read && task.failed_flushes < self.failed_flushes;
         self.failed_flushes += u64::from(is_flush && result.is_err());
         if (result.is_err() || was_overtaken) && self.fault != Fault::HidesErrors {
             return self.finish(request, Err(RequestError::Io), payload);
