@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 
+use forebay_engine::event::Command;
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
@@ -190,4 +191,50 @@ fn voided_copies_and_poison_leave_room_to_drop_what_is_clean() {
     }
     assert_eq!(world.look(0, [KEPT, KEPT + 16].into_iter()), [1, 2].map(Content::Tag));
     assert_eq!(world.read_now(0, 0), Err(RequestError::Io));
+}
+
+/// The device goes while writes wait for room: they wait for it then, and are done when it is back.
+#[test]
+fn writes_that_wait_for_room_wait_for_a_device_that_goes() {
+    let (mut world, ids) = overfull();
+    let waiting: Vec<u64> = ids.iter().copied().filter(|id| world.is_pending(*id)).collect();
+    assert!(!waiting.is_empty());
+    let read = world.read(0, 0, 1);
+    let held = world.find(cache::read)[0];
+    world.fail(held, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert!(world.is_cache_failed());
+    assert!(waiting.iter().all(|id| world.is_pending(*id)), "none fails");
+    world.engine().0.begin_hand_over();
+    world.settle();
+    let requests = world.replace_engine(&[]);
+    world.fails = None;
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+    world.idle();
+    assert!(ids.iter().all(|id| world.is_done(*id)));
+    assert_eq!(world.seen(read, 0, 0), Content::Tag(0));
+    for chunk in 0..CHUNKS {
+        assert_eq!(world.read_now(0, chunk * 16 + 15), Ok(Content::Tag(chunk)));
+    }
+}
+
+/// Promise 5: a stop always finishes. What it cannot bring home stays for the next start.
+#[test]
+fn a_stop_ends_the_writes_that_would_wait_for_room_for_ever() {
+    let (mut world, ids) = overfull();
+    let waiting: Vec<u64> = ids.iter().copied().filter(|id| world.is_pending(*id)).collect();
+    assert!(!waiting.is_empty());
+    let stopped = world.command_now(Command::Stop);
+    assert_eq!(stopped, Ok(None));
+    for id in &waiting {
+        assert_eq!(world.result(*id), Some(Err(RequestError::Shutdown)));
+    }
+    world.kill(|_| Keep::Nothing);
+    world.fails = None;
+    world.restart().expect("a clean stop leaves no damage");
+    let answered = CHUNKS - waiting.len() as u64;
+    for chunk in 0..answered {
+        assert_eq!(world.read_now(0, chunk * 16 + 15), Ok(Content::Tag(chunk)));
+    }
 }
