@@ -71,9 +71,8 @@ impl Clients {
 
     /// Blocks that the requests under way touch, or one for each that touches none.
     pub(crate) fn blocks_in_flight(&self) -> usize {
-        let blocks =
-            |run: &Run| (run.first + run.count).div_ceil(BLOCK_SECTORS) - run.first / BLOCK_SECTORS;
-        self.pending.values().map(|pending| blocks(&pending.operation.run).max(1) as usize).sum()
+        let blocks = |pending: &Pending| (buffer_bytes(pending.operation.run) / BLOCK_BYTES).max(1);
+        self.pending.values().map(blocks).sum()
     }
 
     pub(crate) fn oldest(&self) -> Option<(u64, u64)> {
