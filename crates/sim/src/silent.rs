@@ -148,21 +148,21 @@ impl Ledger {
     }
 }
 
-pub(crate) fn first_log_block(geometry: &Geometry) -> u32 {
+fn first_log_block(geometry: &Geometry) -> u32 {
     (geometry.segments_offset / BLOCK_BYTES as u64) as u32
 }
 
-pub(crate) fn copy_block(geometry: &Geometry) -> u32 {
+fn copy_block(geometry: &Geometry) -> u32 {
     (geometry.copy_offset / BLOCK_BYTES as u64) as u32
 }
 
-pub(crate) fn locate(geometry: &Geometry, at: u32) -> (u32, u32) {
+fn locate(geometry: &Geometry, at: u32) -> (u32, u32) {
     let within = at - first_log_block(geometry);
     (within / geometry.segment_blocks(), within % geometry.segment_blocks())
 }
 
 /// The area that a block in front of the log belongs to, if it is one of a checkpoint.
-pub(crate) fn checkpoint_area(geometry: &Geometry, at: u32) -> Option<u8> {
+fn checkpoint_area(geometry: &Geometry, at: u32) -> Option<u8> {
     let offset = u64::from(at) * BLOCK_BYTES as u64;
     let within = offset.checked_sub(geometry.checkpoint_offset)?;
     let area = within / geometry.checkpoint_bytes;
@@ -285,6 +285,25 @@ impl Visible {
     }
 }
 
+/// What a write that begins with this block is, and the header of a record.
+pub(crate) fn classify(
+    geometry: &Geometry,
+    first: u32,
+    bytes: &[u8],
+) -> (WriteClass, Option<RecordHeader>) {
+    if checkpoint_area(geometry, first).is_some() {
+        return (WriteClass::Checkpoint, None);
+    }
+    if first < first_log_block(geometry) || first >= copy_block(geometry) {
+        return (WriteClass::Superblock, None);
+    }
+    let (segment, block) = locate(geometry, first);
+    match RecordHeader::decode(&SET_ID, segment, block, bytes) {
+        Ok(header) => (WriteClass::Record, Some(header)),
+        Err(_) => (WriteClass::Summary, None),
+    }
+}
+
 impl World<'_> {
     /// Takes note of what the engine does to the cache device, and lets the fault happen if it is
     /// its turn.
@@ -301,7 +320,7 @@ impl World<'_> {
                 (first..first + count).for_each(|block| {
                     ledger.hits.remove(&block);
                 });
-                let class = self.classify(&mut ledger, first, &bytes, moment);
+                let class = self.note_write(&mut ledger, first, &bytes, moment);
                 if ledger.is_due(class, self.life.number) {
                     self.misplace(&mut ledger, (first, count), &bytes);
                 }
@@ -316,20 +335,12 @@ impl World<'_> {
         self.ledger = Some(ledger);
     }
 
-    fn classify(&self, ledger: &mut Ledger, first: u32, bytes: &[u8], moment: u64) -> WriteClass {
-        let geometry = &self.config.geometry;
-        if checkpoint_area(geometry, first).is_some() {
-            return WriteClass::Checkpoint;
-        }
-        if first < first_log_block(geometry) || first >= copy_block(geometry) {
-            return WriteClass::Superblock;
-        }
-        let (segment, block) = locate(geometry, first);
-        let header = RecordHeader::decode(&SET_ID, segment, block, &bytes[..BLOCK_BYTES]);
-        let Ok(header) = header else { return WriteClass::Summary };
+    fn note_write(&self, ledger: &mut Ledger, first: u32, bytes: &[u8], moment: u64) -> WriteClass {
+        let (class, header) = classify(&self.config.geometry, first, &bytes[..BLOCK_BYTES]);
+        let Some(header) = header else { return class };
         let sectors = bytes[BLOCK_BYTES..].chunks_exact(SECTOR_BYTES).map(stamp::read).collect();
         ledger.records.push(Tracked { header, moment, sectors });
-        WriteClass::Record
+        class
     }
 
     fn misplace(&mut self, ledger: &mut Ledger, (first, count): (u32, u32), bytes: &[u8]) {

@@ -8,13 +8,12 @@
 //! little too early. After a strike the next life often has another one of the same kind: what one
 //! crash left half done, the next one interrupts.
 
-use forebay_engine::format::record::{EntryKind, RecordHeader};
+use forebay_engine::format::record::EntryKind;
 use forebay_engine::io::{Io, IoKind};
 use forebay_engine::units::BLOCK_BYTES;
 
-use crate::crash::SET_ID;
 use crate::random::Random;
-use crate::silent::{checkpoint_area, copy_block, first_log_block, locate};
+use crate::silent::{WriteClass, classify};
 use crate::world::World;
 
 /// Share of delayed writes among those that may be, in percent.
@@ -76,24 +75,20 @@ impl World<'_> {
     pub(crate) fn watch_for_strike(&mut self, io: &Io) {
         let Some(mut strike) = self.life.strike else { return };
         let Some(landmark) = self.landmark(io) else { return };
-        if self.life.is_struck {
-            if self.random.percent(LATE_PERCENT) {
-                self.cache.delay_next(strike.late_ns);
+        if !self.life.is_struck {
+            if landmark != strike.landmark {
+                return;
             }
-            return;
+            if strike.nth > 0 {
+                strike.nth -= 1;
+                self.life.strike = Some(strike);
+                return;
+            }
+            self.say(format!("a strike: {strike:?}"));
+            self.stats.strikes += 1;
+            self.life.is_struck = true;
+            self.life.crash_after_ios = Some(self.life.ios + strike.distance);
         }
-        if landmark != strike.landmark {
-            return;
-        }
-        if strike.nth > 0 {
-            strike.nth -= 1;
-            self.life.strike = Some(strike);
-            return;
-        }
-        self.say(format!("a strike: {strike:?}"));
-        self.stats.strikes += 1;
-        self.life.is_struck = true;
-        self.life.crash_after_ios = Some(self.life.ios + strike.distance);
         if self.random.percent(LATE_PERCENT) {
             self.cache.delay_next(strike.late_ns);
         }
@@ -101,17 +96,13 @@ impl World<'_> {
 
     fn landmark(&self, io: &Io) -> Option<Landmark> {
         let IoKind::Write { offset_bytes, slices } = &io.kind else { return None };
-        let geometry = &self.config.geometry;
         let first = (*offset_bytes / BLOCK_BYTES as u64) as u32;
-        if checkpoint_area(geometry, first).is_some() {
-            return Some(Landmark::Checkpoint);
-        }
-        if first < first_log_block(geometry) || first >= copy_block(geometry) {
-            return Some(Landmark::Superblock);
-        }
-        let (segment, block) = locate(geometry, first);
         let bytes = self.pool.bytes(slices.as_slice()[0]);
-        let header = RecordHeader::decode(&SET_ID, segment, block, &bytes[..BLOCK_BYTES]).ok()?;
+        let header = match classify(&self.config.geometry, first, &bytes[..BLOCK_BYTES]) {
+            (WriteClass::Checkpoint, _) => return Some(Landmark::Checkpoint),
+            (WriteClass::Superblock, _) => return Some(Landmark::Superblock),
+            (WriteClass::Record | WriteClass::Summary, header) => header?,
+        };
         let has = |is_it: fn(&EntryKind) -> bool| header.entries.iter().any(|e| is_it(&e.kind));
         if has(|kind| matches!(kind, EntryKind::Drop { .. })) {
             return Some(Landmark::Drop);
