@@ -19,16 +19,14 @@ use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::append::{Checksums, NewEntry};
 use crate::log::segments::SegmentState;
-use crate::log::{RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
+use crate::log::{DROPS_OF_ROUND, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
 use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::units::{BLOCK_BYTES, CacheBlock, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
-/// Victims of one round: they share two flushes and a checkpoint.
-const VICTIMS_MAX: usize = 8;
-/// Blocks of the log that the drops of one round take at most.
-pub(crate) const DROPS_OF_ROUND: u32 = VICTIMS_MAX as u32;
+/// Victims of one round: they share two flushes and a checkpoint, and each takes a drop.
+const VICTIMS_MAX: usize = DROPS_OF_ROUND as usize;
 /// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
 /// them pays.
 const MOSTLY_DEAD_DIVISOR: u32 = 4;

@@ -8,10 +8,9 @@
 use alloc::vec::Vec;
 
 use super::{
-    PROMOTE_MARGIN_SEGMENTS, RECORDS_IN_FLIGHT_MAX, RESERVE_SEGMENTS, Record, RecordEntry,
-    RecordState, SPARE_SEGMENTS, STREAMS, Stream,
+    DROPS_OF_ROUND, PROMOTE_MARGIN_SEGMENTS, RECORDS_IN_FLIGHT_MAX, RESERVE_SEGMENTS, Record,
+    RecordEntry, RecordState, SPARE_SEGMENTS, STREAMS, Stream,
 };
-use crate::background::reclaim::DROPS_OF_ROUND;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::engine::IoPurpose;
