@@ -87,24 +87,15 @@ impl Recorder {
     /// A device is about to get an operation.
     pub(super) fn begin(&mut self, pool: &BufferPool, id: DeviceId, kind: &IoKind, owner: IoOwner) {
         let object = self.devices[&id];
-        let of = |kind, offset_bytes, length_bytes| Header {
-            object,
-            offset_bytes,
-            length_bytes,
-            ..Header::new(kind)
-        };
+        let (offset_bytes, length_bytes) = kind.extent_bytes();
+        let of = |kind| Header { object, offset_bytes, length_bytes, ..Header::new(kind) };
         let sequence = match kind {
             IoKind::Read { .. } => return,
-            IoKind::Write { offset_bytes, slices } => {
-                let header = of(Kind::BeginWrite, *offset_bytes, slices.total_bytes());
-                self.append_data(&header, pool, slices)
-            }
-            IoKind::Flush => self.append(&of(Kind::BeginFlush, 0, 0), &[]),
-            IoKind::Discard { offset_bytes, length_bytes } => {
-                self.append(&of(Kind::BeginDiscard, *offset_bytes, *length_bytes), &[])
-            }
-            IoKind::WriteZeroes { offset_bytes, length_bytes, may_unmap } => {
-                let header = of(Kind::BeginWriteZeroes, *offset_bytes, *length_bytes);
+            IoKind::Write { slices, .. } => self.append_data(&of(Kind::BeginWrite), pool, slices),
+            IoKind::Flush => self.append(&of(Kind::BeginFlush), &[]),
+            IoKind::Discard { .. } => self.append(&of(Kind::BeginDiscard), &[]),
+            IoKind::WriteZeroes { may_unmap, .. } => {
+                let header = of(Kind::BeginWriteZeroes);
                 let detail = if *may_unmap { header.detail.and_may_unmap() } else { header.detail };
                 self.append(&Header { detail, ..header }, &[])
             }
