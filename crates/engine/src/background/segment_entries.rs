@@ -135,7 +135,8 @@ impl Engine {
         let mut pieces = Vec::new();
         let mut looked_up = (VolumeSlot(0), 0);
         for range in ranges {
-            let Some(volume) = self.volumes[usize::from(range.volume.0)].as_ref() else { continue };
+            // Still there: a detach ends only while neither reclaim nor writeback is at work.
+            let volume = self.volume(range.volume);
             // A block that was written twice into the segment is in two ranges.
             let mut from = range.start.0;
             if looked_up.0 == range.volume {

@@ -94,10 +94,7 @@ impl Engine {
             }
         };
         // Rule 10: a generation raised since voids the entry.
-        let is_current = self.volumes[usize::from(slot.0)].as_ref().is_some_and(|volume| {
-            volume.id == entry.volume && volume.generation == entry.volume_generation
-        });
-        if !is_current {
+        if self.volume(slot).generation != entry.volume_generation {
             if entry.kind.is_blank() {
                 self.forget_dead_blank(header);
             }
@@ -223,8 +220,9 @@ impl Engine {
     }
 
     fn remove_tombstone(&mut self, tombstone: &Tombstone) {
-        let Some(volume) = self.volumes[usize::from(tombstone.slot.0)].as_mut() else { return };
         let (mut removed, inserted) = self.scratch.take_pieces();
+        // The volume is still there: a detach ends with a checkpoint, which waits for the frontier.
+        let volume = self.volume_mut(tombstone.slot);
         volume.index.complete.remove_matching(
             tombstone.start,
             tombstone.start + tombstone.block_count,

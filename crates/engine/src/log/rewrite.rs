@@ -147,7 +147,6 @@ impl Engine {
         new: CacheBlock,
     ) {
         let end = start + u64::from(block_count);
-        let Some(volume) = self.volumes[usize::from(slot.0)].as_mut() else { return };
         let (mut removed, inserted) = self.scratch.take_pieces();
         let moved = |piece: &Piece| match piece.place {
             Place::Data(at) => {
@@ -157,6 +156,8 @@ impl Engine {
             Place::Blank { header, .. } => header == old,
             Place::Absent => false,
         };
+        // The volume is still there: a detach ends with a checkpoint, which waits for its records.
+        let volume = self.volume_mut(slot);
         volume.index.pending.remove_matching(start, end, moved, &mut removed);
         for piece in &removed {
             let place = match piece.place {

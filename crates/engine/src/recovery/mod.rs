@@ -426,17 +426,18 @@ impl Engine {
         if !self.is_recovering() {
             return;
         }
-        match self.recovery().stage {
-            Stage::Flushing => {
+        match (self.recovery().stage, ended) {
+            (Stage::Flushing, _) => {
                 // A failed origin flush shows in its volume, below.
                 self.recovery().flushes -= 1;
                 if self.recovery().flushes == 0 && !self.is_cache_failed() {
                     self.on_recovery_flushed();
                 }
             }
-            Stage::Superblock if ended == Ended::Well => self.start_recovery_checkpoint(),
-            Stage::Checkpoint if ended == Ended::Well => self.recovery().stage = Stage::Draining,
-            _ => {}
+            (Stage::Superblock, Ended::Well) => self.start_recovery_checkpoint(),
+            (Stage::Checkpoint, Ended::Well) => self.recovery().stage = Stage::Draining,
+            // A device that is given up ends recovery before it wakes anybody.
+            _ => unreachable!("nothing is awaited"),
         }
     }
 
