@@ -18,7 +18,7 @@ pub(crate) use buffers::Buffers;
 pub(crate) use content::{Content, ORIGINAL, block_bytes, content_of, sector_bytes};
 pub(crate) use disk::Disk;
 pub(crate) use held::{Held, What, cache, origin};
-pub(crate) use setup::Setup;
+pub(crate) use setup::{SET_ID, Setup};
 pub(crate) use world::{Keep, World};
 
 pub(crate) const BLOCK: u64 = 4096;

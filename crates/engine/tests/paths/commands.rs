@@ -1,10 +1,11 @@
-//! Commands do not wait for background work that is not theirs.
+//! Commands end, and do not wait for background work that is not theirs.
 
-use forebay_engine::event::Command;
-use forebay_engine::options::CacheMode;
+use forebay_engine::event::{Command, CommandError};
+use forebay_engine::io::IoError;
+use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::units::VolumeSlot;
 
-use crate::harness::{Content, Held, Setup, World, origin};
+use crate::harness::{Content, Held, Keep, Setup, World, cache, origin};
 
 /// Runs of a writeback window that are under way at once.
 const RUNS_IN_FLIGHT: usize = 4;
@@ -62,4 +63,21 @@ fn a_detach_does_not_wait_for_the_window_of_another_volume() {
     world.idle();
     assert_eq!(world.dirty(0), 0);
     look_at_all(&mut world);
+}
+
+#[test]
+fn settings_of_a_set_whose_device_goes_are_refused() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 1, 1);
+    let before = world.stored_superblock().settings;
+    let settings = SetSettings { memory_max_bytes: before.memory_max_bytes - 1, ..before };
+    let set = world.command(Command::SetCacheSet { settings });
+    let first = world.find(cache::superblock)[0];
+    world.fail(first, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert_eq!(world.command_result(set), Some(Err(CommandError::CacheFailed)));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.stored_superblock().settings, before);
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
 }

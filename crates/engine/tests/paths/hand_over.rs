@@ -2,7 +2,7 @@
 //! keep of what was answered is named.
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{Event, SavedMark};
+use forebay_engine::event::{Command, CommandError, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::request::RequestError;
@@ -164,4 +164,31 @@ fn a_cancelled_hand_over_releases_nothing_that_waits_for_the_host() {
     world.poll();
     world.finish(&reads[1..]);
     assert_eq!(world.seen(reads[1], 1, 9), Content::Tag(ORIGINAL));
+}
+
+/// The line is gone from the volume table, and the engine that took it out was not told so.
+#[test]
+fn a_volume_whose_detach_landed_as_the_device_went_is_not_there_any_more() {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
+    world.write_now(1, 9, 1, 7);
+    world.write_now(0, 0, 1, 1);
+    let detach = world.command(Command::Detach { volume: VolumeSlot(1) });
+    world.idle_except(10_000, cache::superblock);
+    let write = world.write(0, 1, 1, 2);
+    let first = world.find(cache::superblock)[0];
+    world.fail(first, IoError::Gone, Keep::All);
+    world.settle();
+    assert!(world.is_cache_failed());
+    assert_eq!(world.command_result(detach), Some(Err(CommandError::CacheFailed)));
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.settle();
+    come_back(&mut world, Keep::All);
+    let read = world.read(1, 9, 1);
+    world.settle();
+    assert!(world.stored_superblock().volume(VolumeSlot(1)).is_none());
+    assert!(world.result(read).is_some_and(|result| result.is_err()), "{:?}", world.result(read));
+    assert_eq!(world.on_origin(1, 9), Content::Tag(7), "its data went home before");
+    assert!(world.is_done(write));
+    assert_eq!(world.look(0, 0..2), [1, 2].map(Content::Tag));
+    assert!(!world.events.iter().any(|event| matches!(event, Event::WritesLost { .. })));
 }

@@ -3,6 +3,7 @@
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::{RequestError, Served};
+use forebay_engine::status::BlockState;
 
 use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, content_of, origin};
 
@@ -129,4 +130,33 @@ fn a_repair_that_a_write_waits_for_answers_and_leaves_no_copy() {
     world.finish(&halves);
     let half = |id: u64, sector: u64| content_of(world.delivered(id), 0, sector);
     assert_eq!([half(halves[0], 16), half(halves[1], 20)], [2, 1].map(Content::Tag));
+}
+
+/// The segment of a bad block is dropped while the origin is read for it, and the block is cached
+/// anew, elsewhere: that copy stays, and the repair only answers.
+#[test]
+fn a_repair_does_not_replace_a_copy_that_came_meanwhile() {
+    let mut world = Setup::of(&[CacheMode::Writearound]).start();
+    assert_eq!(world.read_now(0, 7), Ok(Content::Tag(ORIGINAL)));
+    let place = world.place_of(7);
+    world.cache.rot(place, BLOCK);
+    let repaired = world.read(0, 7, 1);
+    world.settle_except(origin::read(0));
+    let slow = world.the(origin::read(0));
+    for chunk in 1..60 {
+        let read = world.read(0, chunk * 15, 15);
+        world.idle_except(100, |held| held.id == slow);
+        assert!(world.is_done(read));
+    }
+    assert_eq!(world.state(0, 7), BlockState::NotCached, "its segment was dropped");
+    let again = world.read(0, 7, 1);
+    world.settle_except(|held| held.id == slow);
+    assert_eq!(world.seen(again, 0, 7), Content::Tag(ORIGINAL));
+    let promoted = world.counters(0).promoted_blocks;
+    world.finish(&[repaired]);
+    assert_eq!(world.seen(repaired, 0, 7), Content::Tag(ORIGINAL));
+    assert_eq!(world.counters(0).promoted_blocks, promoted, "it is cached already");
+    let mark = world.mark();
+    assert_eq!(world.read_now(0, 7), Ok(Content::Tag(ORIGINAL)));
+    assert_eq!(world.origin_ios_since(mark), 0);
 }

@@ -3,8 +3,9 @@
 use forebay_engine::format::record::EntryKind;
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
+use forebay_engine::request::Served;
 
-use crate::harness::{Content, Held, Keep, ORIGINAL, Setup, cache, origin};
+use crate::harness::{Content, Held, Keep, ORIGINAL, SET_ID, Setup, cache, origin};
 
 /// A block of which the newest copy lies in a dropped segment is absent; the copy before it, in a
 /// segment that is still there, does not take its place.
@@ -122,4 +123,31 @@ fn a_full_log_frees_dead_segments_without_a_drop() {
     assert!(world.status().counters.reclaimed_segments > 24);
     assert_eq!(world.counters(0).writeback_blocks, 0, "nothing has to go home for it");
     assert_eq!(world.read_now(0, 14), Ok(Content::Tag(299)));
+}
+
+/// A drop names the generation of its segment; one of another is not for what is in it now.
+#[test]
+fn a_drop_of_another_generation_is_not_believed() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 4, 1);
+    world.clean(0);
+    world.fill_until(100, cache::drop_record);
+    let dropped = world.the(cache::drop_record);
+    let held = world.held.iter().find(|held| held.id == dropped).expect("held");
+    let (offset, mut header) = (held.offset, held.record().expect("a record").clone());
+    world.kill(|held| if held.id == dropped { Keep::All } else { Keep::Nothing });
+    for entry in &mut header.entries {
+        if let EntryKind::Drop { generation, .. } = &mut entry.kind {
+            generation.0 += 1;
+        }
+    }
+    let mut block = vec![0; 4096];
+    header.encode(&SET_ID, &mut block);
+    world.cache.damage(offset, &block);
+    // The read waits for recovery: right afterwards the same segments are reclaimed again.
+    world.begin_restart(&[]);
+    let read = world.read(0, 0, 1);
+    world.finish_restart().expect("it is not for these segments");
+    assert_eq!(world.seen(read, 0, 0), Content::Tag(1));
+    assert_eq!(world.reply(read).expect("answered").served, Served::Cache);
 }

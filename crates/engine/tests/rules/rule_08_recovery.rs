@@ -3,7 +3,7 @@
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{Command, Event};
 use forebay_engine::io::{Device, IoError};
-use forebay_engine::options::{CacheMode, SetSettings};
+use forebay_engine::options::{CacheMode, HostMark, SetSettings};
 use forebay_engine::units::SequenceNumber;
 
 use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, Setup, What, World, cache, origin};
@@ -411,4 +411,26 @@ fn a_failing_cache_device_refuses_to_be_recovered() {
         Some(Box::new(|held| cache::read(held).then_some(forebay_engine::io::IoError::Media)));
     assert_eq!(world.restart(), Err(RecoveryError::CacheIo));
     assert_eq!(world.count_since(mark, |_, what| *what != What::Read), 0);
+}
+
+/// A device that goes at the end of a recovery: it is refused, and nothing of it is lost.
+#[test]
+fn a_device_that_goes_while_recovery_writes_to_it_is_recovered_again() {
+    for is_it in [cache::superblock as fn(&Held) -> bool, cache::checkpoint] {
+        let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writearound]).start();
+        world.write_now(0, 0, 4, 1);
+        world.flush_now(0);
+        assert_eq!(world.read_now(1, 5), Ok(Content::Tag(ORIGINAL)));
+        world.kill(|_| Keep::Nothing);
+        let marks = [HostMark::None, HostMark::ServedWithoutCache];
+        world.fails = Some(Box::new(move |held| is_it(held).then_some(IoError::Gone)));
+        world.begin_restart(&marks);
+        assert_eq!(world.finish_restart(), Err(RecoveryError::CacheIo));
+        world.kill(|_| Keep::Nothing);
+        world.fails = None;
+        world.begin_restart(&marks);
+        world.finish_restart().expect("nothing is damaged");
+        assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
+        assert_eq!(world.read_now(1, 5), Ok(Content::Tag(ORIGINAL)));
+    }
 }

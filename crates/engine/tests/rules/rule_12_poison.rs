@@ -189,3 +189,32 @@ fn a_rotten_block_that_is_overwritten_while_it_is_read_does_not_become_poison() 
     assert_eq!(world.on_origin(0, 11), Content::Tag(2));
     assert_eq!(world.read_now(0, 11), Ok(Content::Tag(2)));
 }
+
+/// Work that overwrites its own dirty data moves what is left of a segment without the origin. A
+/// rotten block among that is an error from then on; the others are moved as they are.
+#[test]
+fn a_rotten_block_that_reclaim_moves_becomes_poison() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    for block in 1000..1003 {
+        world.write_now(0, block, 1, 1);
+    }
+    let place = world.place_of(1001);
+    world.cache.rot(place, BLOCK);
+    let log_blocks = u64::from(world.status().segments * world.status().segment_blocks);
+    for tag in 0..log_blocks {
+        // No other segment dies as a whole, or has less to be moved.
+        let is_cold = tag > 32 && tag % 8 == 0;
+        let block = if is_cold { 200 + tag / 8 } else { tag * 37 % 39 };
+        let write = world.write(0, block, 1, 2 + tag);
+        world.idle_except(0, origin::any(0));
+        assert!(world.is_done(write), "{}", world.engine().0.describe_waiting());
+    }
+    assert_eq!(world.counters(0).poisoned_blocks, 1, "without a read of a client");
+    for _ in 0..2 {
+        assert_eq!(world.read_now(0, 1001), Err(RequestError::Io));
+        assert_eq!(world.look(0, [1000, 1002].into_iter()), [Content::Tag(1); 2]);
+        world.kill(|_| Keep::Nothing);
+        world.restart().expect("poison is no damage");
+    }
+    assert_eq!(world.on_origin(0, 1001), Content::Tag(ORIGINAL), "and never goes home");
+}
