@@ -4,7 +4,6 @@
 pub(crate) mod blanks;
 pub(crate) mod checkpoint;
 pub(crate) mod idle_mark;
-pub(crate) mod pause;
 pub(crate) mod reclaim;
 pub(crate) mod segment_entries;
 pub(crate) mod superblock;

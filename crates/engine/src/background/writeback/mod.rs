@@ -1,0 +1,227 @@
+//! Writeback: dirty data goes home.
+//!
+//! A window is the oldest stretch of the log that has dirty blocks. Its blocks are sorted by origin
+//! position, merged into runs of up to 1 MiB, read from the cache device, written under the range
+//! lock, and the origin is flushed; then they are clean. Rule 5 stands over it: a block is written
+//! home only after its record is durable on the cache device, for otherwise a power cut could leave
+//! on the origin what the volume never durably had, in an order that no flush allowed.
+//!
+//! `demand` says whether a window is due, `plan` what it writes and in which order, `runs` writes
+//! it, and `pause` leaves a volume alone for a while whose writeback failed.
+
+mod demand;
+mod pause;
+mod plan;
+mod runs;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use self::pause::Pauses;
+use self::runs::Run;
+use crate::background::segment_entries::SegmentRange;
+use crate::defects::{Defect, has_defect};
+use crate::engine::{Engine, SummaryUser};
+use crate::index::Piece;
+use crate::log::segments::SegmentState;
+use crate::payload::Payload;
+use crate::slab::Slab;
+use crate::units::{CacheBlock, Time, VolumeSlot};
+use crate::wake::{Ended, Waiter};
+
+/// Segments of one window.
+const WINDOW_SEGMENTS_MAX: usize = 16;
+/// Milliseconds until another search, if one found nothing to write.
+const REST_MS: u64 = 10;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum State {
+    #[default]
+    Idle,
+    /// Finds out what the segments hold.
+    Loading,
+    /// Waits until the records are durable.
+    Ahead,
+    /// Writes runs.
+    Writing,
+    /// Waits for the origins' flushes.
+    Flushing,
+}
+
+#[derive(Default)]
+pub(crate) struct WritebackJob {
+    state: State,
+    segments: Vec<u32>,
+    next_segment: usize,
+    loads: usize,
+    pieces: Vec<(VolumeSlot, Piece)>,
+    queue: VecDeque<Run>,
+    runs: Slab<Run>,
+    flushes: usize,
+    touched: BTreeSet<VolumeSlot>,
+    /// Reclaim needs clean segments.
+    pub(crate) is_urgent: bool,
+    /// Blank records that the origin durably has.
+    pub(crate) clean_blanks: VecDeque<CacheBlock>,
+    pub(crate) pauses: Pauses,
+    /// Segments opened up to this one hold nothing that may be written home now.
+    after_order: u64,
+    /// After a vain search through all segments.
+    rests_until: Time,
+    /// Dirty blocks that had a wrong checksum, and how often.
+    suspects: BTreeMap<CacheBlock, u8>,
+}
+
+impl core::fmt::Debug for WritebackJob {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let (runs, queued) = (self.runs.len(), self.queue.len());
+        write!(f, "{:?} ({runs} runs, {queued} queued, {} flushes", self.state, self.flushes)?;
+        write!(f, ", urgent {})", self.is_urgent)
+    }
+}
+
+impl WritebackJob {
+    pub(crate) fn is_idle(&self) -> bool {
+        self.state == State::Idle
+    }
+}
+
+impl Engine {
+    pub(crate) fn advance_writeback(&mut self, payload: &mut dyn Payload) {
+        if self.is_cache_failed() {
+            return;
+        }
+        self.forget_clean_blanks();
+        self.wake_blank_waiters();
+        self.hurry_homed();
+        match self.writeback.state {
+            State::Idle => self.start_window(),
+            State::Loading => self.load_window(payload),
+            State::Writing => self.start_runs(payload),
+            State::Ahead | State::Flushing => {}
+        }
+        if self.writeback.state == State::Loading {
+            self.load_window(payload);
+        }
+    }
+
+    /// When a volume whose origin failed is tried again.
+    pub(crate) fn writeback_wakeup(&self) -> Option<Time> {
+        let pauses = self.writeback.pauses.ends();
+        pauses.chain([self.writeback.rests_until]).filter(|at| *at > self.now).min()
+    }
+
+    fn start_window(&mut self) {
+        if !self.is_window_due() {
+            return;
+        }
+        let mut dirty: Vec<(u64, u32)> = self
+            .log
+            .segments
+            .iter()
+            .filter(|(_, segment)| {
+                segment.dirty > 0
+                    && segment.open_order > self.writeback.after_order
+                    && matches!(
+                        segment.state,
+                        SegmentState::Open | SegmentState::Closed | SegmentState::Reclaiming
+                    )
+            })
+            .map(|(id, segment)| (segment.open_order, id))
+            .collect();
+        if dirty.is_empty() {
+            // Looked at everything and found nothing to write.
+            self.writeback.after_order = 0;
+            self.writeback.rests_until = self.now.after_ms(REST_MS);
+            return;
+        }
+        dirty.sort_unstable();
+        dirty.truncate(WINDOW_SEGMENTS_MAX);
+        self.writeback.segments = dirty.into_iter().map(|(_, id)| id).collect();
+        self.writeback.next_segment = 0;
+        self.writeback.is_urgent = false;
+        self.writeback.state = State::Loading;
+        self.go_on();
+    }
+
+    fn load_window(&mut self, payload: &mut dyn Payload) {
+        while self.writeback.next_segment < self.writeback.segments.len() {
+            let segment = self.writeback.segments[self.writeback.next_segment];
+            self.writeback.loads += 1;
+            if !self.load_entries(segment, SummaryUser::Writeback, payload) {
+                self.writeback.loads -= 1;
+                return;
+            }
+            self.writeback.next_segment += 1;
+        }
+        if self.writeback.loads == 0 {
+            self.plan_runs();
+        }
+    }
+
+    pub(crate) fn on_writeback_entries(&mut self, segment: u32, ranges: &[SegmentRange]) {
+        self.writeback.loads -= 1;
+        for (slot, piece) in self.pieces_in_segment(segment, ranges) {
+            if self.is_writable(slot) && self.owes_writeback(slot) {
+                self.push_dirty_parts(slot, &piece);
+            }
+        }
+    }
+
+    /// What is dirty in the segments, in one sweep; begins when its records are durable (rule 5).
+    fn plan_runs(&mut self) {
+        let queue = plan::sweep(core::mem::take(&mut self.writeback.pieces));
+        if queue.is_empty() {
+            self.end_empty_window();
+            return;
+        }
+        self.writeback.after_order = 0;
+        self.writeback.queue = queue;
+        let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
+        if self.log.flushes.is_finished(needed.unwrap_or(0))
+            || has_defect(Defect::WriteAheadSkipped)
+        {
+            self.writeback.state = State::Writing;
+            self.go_on();
+        } else {
+            self.writeback.state = State::Ahead;
+            self.join_cache_flush(Waiter::Writeback);
+        }
+    }
+
+    /// The segments held nothing that may be written home now: dirty blocks of other volumes, or of
+    /// records under way. The next window begins behind them.
+    fn end_empty_window(&mut self) {
+        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
+        self.writeback.after_order = orders.max().unwrap_or(0);
+        self.writeback.state = State::Idle;
+        self.go_on();
+    }
+
+    pub(crate) fn on_writeback_woken(&mut self, ended: Ended) {
+        match self.writeback.state {
+            State::Ahead if ended == Ended::Well => self.writeback.state = State::Writing,
+            State::Flushing => {
+                self.writeback.flushes -= 1;
+                if self.writeback.flushes == 0 {
+                    self.writeback.state = State::Idle;
+                }
+            }
+            _ => assert_eq!(ended, Ended::Failed),
+        }
+    }
+
+    fn flush_window(&mut self) {
+        let touched = core::mem::take(&mut self.writeback.touched);
+        self.writeback.flushes = touched.len();
+        self.go_on();
+        if touched.is_empty() {
+            self.writeback.state = State::Idle;
+            return;
+        }
+        self.writeback.state = State::Flushing;
+        for slot in touched {
+            self.join_origin_flush(slot, Waiter::Writeback);
+        }
+    }
+}

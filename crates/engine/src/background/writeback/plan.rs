@@ -1,0 +1,67 @@
+//! What a window writes, and in which order: one sweep in origin order, merged into runs.
+
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+
+use super::runs::Run;
+use crate::engine::Engine;
+use crate::index::{BlankKind, Piece, Place};
+use crate::units::{CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
+
+impl Engine {
+    /// The dirty parts of a piece.
+    pub(super) fn push_dirty_parts(&mut self, slot: VolumeSlot, piece: &Piece) {
+        let Place::Data(position) = piece.place else {
+            let is_poison = matches!(piece.place, Place::Blank { kind: BlankKind::Poison, .. });
+            if !is_poison && self.is_piece_dirty(piece) {
+                self.writeback.pieces.push((slot, *piece));
+            }
+            return;
+        };
+        let mut start = None;
+        for offset in 0..=piece.block_count {
+            let is_dirty = offset < piece.block_count && {
+                let skipped = u32::try_from(offset).expect("data pieces are small");
+                self.log.segments.is_dirty(CacheBlock(position.0 + skipped))
+            };
+            match (is_dirty, start) {
+                (true, None) => start = Some(piece.start + offset),
+                (false, Some(from)) => {
+                    let part = piece.clip(from, piece.start + offset);
+                    self.writeback.pieces.push((slot, part));
+                    start = None;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// One sweep in origin order: sorted, and merged up to 1 MiB.
+pub(super) fn sweep(mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
+    pieces.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
+    let mut queue: VecDeque<Run> = VecDeque::new();
+    let mut blank_headers = BTreeSet::new();
+    for (slot, piece) in pieces {
+        if let Place::Blank { header, .. } = piece.place {
+            // All live pieces of a blank record go home together.
+            if blank_headers.insert(header) {
+                queue.push_back(Run::new(slot, piece));
+            }
+            continue;
+        }
+        match queue.back_mut() {
+            Some(run)
+                if run.slot == slot
+                    && run.end() == piece.start
+                    && matches!(run.pieces[0].place, Place::Data(_))
+                    && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
+            {
+                run.pieces.push(piece);
+                run.is_good.push(false);
+            }
+            _ => queue.push_back(Run::new(slot, piece)),
+        }
+    }
+    queue
+}

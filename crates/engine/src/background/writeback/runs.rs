@@ -1,0 +1,344 @@
+//! Runs of a window: read from the cache device, written to the origin under the range lock, noted
+//! as home.
+
+use alloc::vec::Vec;
+
+use super::pause::PauseCause;
+use crate::defects::{Defect, has_defect};
+use crate::engine::{Engine, IoPurpose};
+use crate::index::{BlankKind, Piece, Place};
+use crate::io::{Device, IoKind, IoResult, Slices};
+use crate::path::read::blocks_of;
+use crate::payload::{BufferId, BufferRange, Payload};
+use crate::range_lock::{LockKind, LockOwner};
+use crate::slab::Key;
+use crate::units::{BLOCK_BYTES, CacheBlock, VolumeSlot};
+use crate::volume::Service;
+
+/// Blocks that are consecutive on the origin and written home together.
+pub(crate) struct Run {
+    pub(super) slot: VolumeSlot,
+    pub(super) pieces: Vec<Piece>,
+    buffer: Option<BufferId>,
+    /// Per piece: whether its blocks were read and are good.
+    pub(super) is_good: Vec<bool>,
+    reads: usize,
+    writes: usize,
+    has_failed: bool,
+    has_unreadable: bool,
+    /// Failed flushes of the origin when the writes began.
+    failed_flushes: u64,
+}
+
+impl Run {
+    pub(super) fn new(slot: VolumeSlot, piece: Piece) -> Run {
+        Run {
+            slot,
+            pieces: alloc::vec![piece],
+            buffer: None,
+            is_good: alloc::vec![false],
+            reads: 0,
+            writes: 0,
+            has_failed: false,
+            has_unreadable: false,
+            failed_flushes: 0,
+        }
+    }
+
+    pub(super) fn start(&self) -> u64 {
+        self.pieces.first().expect("a run is not empty").start
+    }
+
+    pub(super) fn end(&self) -> u64 {
+        self.pieces.last().expect("a run is not empty").end()
+    }
+
+    fn range(&self, from: u64, to: u64) -> BufferRange {
+        let length =
+            u32::try_from((self.end() - self.start()) * BLOCK_BYTES as u64).expect("1 MiB");
+        let buffer = self.buffer.expect("allocated before it is used");
+        blocks_of(BufferRange { buffer, offset: 0, length }, self.start(), from, to - from)
+    }
+}
+
+/// Runs under way at once.
+const RUNS_IN_FLIGHT_MAX: usize = 4;
+/// Times that a dirty block is read before it counts as lost.
+const READ_ATTEMPTS_MAX: u8 = 3;
+
+impl Engine {
+    pub(super) fn start_runs(&mut self, payload: &mut dyn Payload) {
+        if self.wants_rest() {
+            // What is left stays dirty.
+            self.writeback.queue.clear();
+        }
+        while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
+            let Some(run) = self.writeback.queue.pop_front() else { break };
+            let is_data = matches!(run.pieces[0].place, Place::Data(_));
+            let mut run = run;
+            if is_data {
+                let bytes = usize::try_from(run.end() - run.start()).expect("1 MiB") * BLOCK_BYTES;
+                let Some(buffer) = payload.allocate(bytes) else {
+                    self.writeback.queue.push_front(run);
+                    self.wait_for_memory();
+                    return;
+                };
+                run.buffer = Some(buffer);
+            }
+            let (slot, range) = (run.slot, self.lock_range(&run));
+            let key = self.writeback.runs.insert(run);
+            let owner = LockOwner::WritebackRun(key);
+            let locks = &mut self.volume_mut(slot).locks;
+            if locks.acquire(range.0, range.1, LockKind::Origin, owner) {
+                self.on_run_locked(key, payload);
+            }
+        }
+        if self.writeback.runs.len() == 0 && self.writeback.queue.is_empty() {
+            self.flush_window();
+        }
+    }
+
+    fn lock_range(&self, run: &Run) -> (u64, u64) {
+        match run.pieces[0].place {
+            Place::Blank { header, .. } => match self.log.blanks.get(&header.0) {
+                Some(blank) => (blank.start, blank.start + blank.block_count),
+                None => (run.start(), run.end()),
+            },
+            Place::Data(_) | Place::Absent => (run.start(), run.end()),
+        }
+    }
+
+    pub(crate) fn on_run_locked(&mut self, key: Key, payload: &mut dyn Payload) {
+        let slot = self.writeback.runs[key].slot;
+        let pieces = self.writeback.runs[key].pieces.clone();
+        if self.volume(slot).service != Service::Cached {
+            self.end_run(key, payload);
+            return;
+        }
+        if let Place::Blank { header, kind } = pieces[0].place {
+            self.write_blank_run(key, header, kind, payload);
+            return;
+        }
+        let mut reads = 0;
+        for (part, piece) in pieces.iter().enumerate() {
+            let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
+            // Superseded, relocated or written home meanwhile: skipped.
+            if !self.is_whole_and_dirty(slot, piece, position) {
+                continue;
+            }
+            reads += 1;
+            self.pin(position);
+            let target = self.writeback.runs[key].range(piece.start, piece.end());
+            let offset_bytes = self.cache_offset(position);
+            let kind = IoKind::Read { offset_bytes, slices: Slices::One(target) };
+            self.submit(Device::Cache, kind, IoPurpose::WritebackRead { run: key, part });
+        }
+        self.writeback.runs[key].reads = reads;
+        if reads == 0 {
+            self.end_run(key, payload);
+        }
+    }
+
+    /// Whether all of `piece`, which lies at `position`, is still the newest copy and dirty.
+    fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece, position: CacheBlock) -> bool {
+        let mut now = Vec::new();
+        self.volume(slot).index.complete.pieces(piece.start, piece.end(), &mut now);
+        let count = u32::try_from(piece.block_count).expect("data pieces are small");
+        now.len() == 1
+            && now[0] == *piece
+            && (0..count).all(|offset| self.log.segments.is_dirty(CacheBlock(position.0 + offset)))
+    }
+
+    pub(crate) fn on_writeback_read(
+        &mut self,
+        key: Key,
+        part: usize,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let run = &self.writeback.runs[key];
+        let (slot, piece) = (run.slot, run.pieces[part]);
+        let data = run.range(piece.start, piece.end());
+        let Place::Data(position) = piece.place else { unreachable!("it was read") };
+        self.unpin(position);
+        let count = u32::try_from(piece.block_count).expect("data pieces are small");
+        let mut is_good = result.is_ok();
+        for index in 0..count {
+            if result.is_ok() && !self.is_block_good(position, data, index, payload) {
+                is_good = false;
+                let block = piece.start + u64::from(index);
+                self.suspect(slot, block, CacheBlock(position.0 + index));
+            }
+        }
+        let run = &mut self.writeback.runs[key];
+        run.is_good[part] = is_good;
+        run.has_unreadable |= !is_good;
+        run.reads -= 1;
+        if run.reads == 0 {
+            self.write_run(key, payload);
+        }
+    }
+
+    /// A dirty block had a wrong checksum. It stays dirty and is read again by the next window;
+    /// after a few times it counts as lost (rule 12).
+    fn suspect(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
+        let suspects = &mut self.writeback.suspects;
+        let attempts = suspects.entry(position).or_insert(0);
+        *attempts += 1;
+        if *attempts >= READ_ATTEMPTS_MAX {
+            suspects.remove(&position);
+            if self.poison(slot, block, position) {
+                self.writeback.pauses.on_fewer(slot);
+            }
+        }
+    }
+
+    /// Writes what was read and is good, one transfer for each stretch without gaps.
+    fn write_run(&mut self, key: Key, payload: &mut dyn Payload) {
+        let run = &self.writeback.runs[key];
+        let slot = run.slot;
+        let mut stretches: Vec<(u64, u64)> = Vec::new();
+        for (piece, is_good) in run.pieces.iter().zip(&run.is_good) {
+            if !is_good {
+                continue;
+            }
+            match stretches.last_mut() {
+                Some(last) if last.1 == piece.start => last.1 = piece.end(),
+                _ => stretches.push((piece.start, piece.end())),
+            }
+        }
+        self.writeback.runs[key].writes = stretches.len();
+        self.writeback.runs[key].failed_flushes = self.volume(slot).failed_flushes;
+        if stretches.is_empty() {
+            self.end_run(key, payload);
+            return;
+        }
+        for (from, to) in stretches {
+            let (offset_bytes, length_bytes) = self.volume(slot).byte_range(from, to - from);
+            let length = u32::try_from(length_bytes).expect("1 MiB");
+            let source = self.writeback.runs[key].range(from, to).slice(0, length);
+            let kind = IoKind::Write { offset_bytes, slices: Slices::One(source) };
+            let counters = &mut self.volume_mut(slot).counters;
+            counters.writeback_ios += 1;
+            counters.writeback_blocks += to - from;
+            self.submit(Device::Origin(slot), kind, IoPurpose::WritebackWrite { run: key });
+        }
+    }
+
+    fn write_blank_run(
+        &mut self,
+        key: Key,
+        header: CacheBlock,
+        kind: BlankKind,
+        payload: &mut dyn Payload,
+    ) {
+        let slot = self.writeback.runs[key].slot;
+        let planned = self.writeback.runs[key].pieces[0].version;
+        // Since the window was planned the record may have been moved, its segment freed and used
+        // again: another record may have its header at the same place.
+        let blank = self.log.blanks.get(&header.0).copied().filter(|b| b.version == planned);
+        let Some(blank) = blank else {
+            self.end_run(key, payload);
+            return;
+        };
+        let end = blank.start + blank.block_count;
+        let mut winners = self.live_pieces(slot, blank.start, end, header);
+        if winners.is_empty() || !self.log.segments.is_dirty(header) {
+            self.end_run(key, payload);
+            return;
+        }
+        // One piece stands for the whole record when it is noted as written home.
+        let whole = Piece {
+            start: blank.start,
+            block_count: blank.block_count,
+            version: blank.version,
+            place: Place::Blank { kind, header },
+        };
+        if has_defect(Defect::BlankOverNewer) {
+            winners = alloc::vec![whole];
+        }
+        let facts = self.volume(slot).facts.expect("only writable volumes are written");
+        let mut ios = Vec::new();
+        for piece in &winners {
+            let (offset_bytes, length_bytes) =
+                self.volume(slot).byte_range(piece.start, piece.block_count);
+            match kind {
+                BlankKind::Zeroes { may_unmap } => {
+                    ios.push(IoKind::WriteZeroes { offset_bytes, length_bytes, may_unmap });
+                }
+                BlankKind::Discard if facts.supports_discard => {
+                    ios.push(IoKind::Discard { offset_bytes, length_bytes });
+                }
+                BlankKind::Discard | BlankKind::Poison => {}
+            }
+        }
+        let failed_flushes = self.volume(slot).failed_flushes;
+        let run = &mut self.writeback.runs[key];
+        run.failed_flushes = failed_flushes;
+        run.pieces = alloc::vec![whole];
+        run.is_good = alloc::vec![true];
+        run.writes = ios.len().max(1);
+        if ios.is_empty() {
+            self.on_writeback_written(key, Ok(()), payload);
+            return;
+        }
+        for kind in ios {
+            self.volume_mut(slot).counters.writeback_ios += 1;
+            self.submit(Device::Origin(slot), kind, IoPurpose::WritebackWrite { run: key });
+        }
+    }
+
+    pub(crate) fn on_writeback_written(
+        &mut self,
+        key: Key,
+        result: IoResult,
+        payload: &mut dyn Payload,
+    ) {
+        let run = &mut self.writeback.runs[key];
+        let slot = run.slot;
+        run.writes -= 1;
+        run.has_failed |= result.is_err();
+        let is_last = run.writes == 0;
+        if result.is_err() {
+            self.volume_mut(slot).had_write_errors = true;
+            self.volume_mut(slot).counters.origin_errors += 1;
+        }
+        if !is_last {
+            return;
+        }
+        let run = &self.writeback.runs[key];
+        if run.has_failed {
+            // Stays dirty, is written again later; never dropped.
+            self.pause_writeback(slot, PauseCause::Origin);
+        } else {
+            self.writeback.pauses.on_progress(slot);
+            let run = &self.writeback.runs[key];
+            let failed_flushes = run.failed_flushes;
+            let pieces: Vec<Piece> = run
+                .pieces
+                .iter()
+                .zip(&run.is_good)
+                .filter(|(_, is_good)| **is_good)
+                .map(|(piece, _)| *piece)
+                .collect();
+            for piece in pieces {
+                let whole = (piece.start, piece.block_count, piece.version);
+                self.note_homed(slot, whole, failed_flushes);
+            }
+            self.writeback.touched.insert(slot);
+        }
+        self.end_run(key, payload);
+    }
+
+    fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
+        let run = self.writeback.runs.remove(key).expect("it is under way");
+        if run.has_unreadable {
+            // Tried again, but not in a tight loop.
+            self.pause_writeback(run.slot, PauseCause::Unreadable);
+        }
+        self.unlock(run.slot, LockOwner::WritebackRun(key));
+        if let Some(buffer) = run.buffer {
+            payload.release(buffer);
+        }
+    }
+}
