@@ -71,7 +71,7 @@ pub(crate) enum IoPurpose {
     /// Blocks to be relocated.
     ReclaimRead { item: usize, buffer: BufferId },
     /// Blocks to be written back.
-    WritebackRead { run: Key, part: usize },
+    WritebackRead { run: Key, piece: Piece },
     /// A write to the origin by writeback.
     WritebackWrite { run: Key },
     /// Part of a checkpoint.
@@ -291,8 +291,8 @@ impl Engine {
             IoPurpose::ReclaimRead { item, buffer } => {
                 self.on_reclaim_read(item, buffer, result, payload);
             }
-            IoPurpose::WritebackRead { run, part } => {
-                self.on_writeback_read(run, part, result, payload);
+            IoPurpose::WritebackRead { run, piece } => {
+                self.on_writeback_read(run, piece, result, payload);
             }
             IoPurpose::WritebackWrite { run } => self.on_writeback_written(run, result, payload),
             IoPurpose::Checkpoint { buffer } => {

@@ -87,6 +87,11 @@ const SEEDS: &[(u64, &str)] = &[
         "copies came back that the index had forgotten: a checkpoint cut between a drop record and \
          its end kept the segment",
     ),
+    (
+        1_795_348_118,
+        "a writethrough volume showed what its origin did not have: a block that could not be read \
+         kept others of its extent from going home",
+    ),
 ];
 
 #[test]

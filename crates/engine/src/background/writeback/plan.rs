@@ -58,7 +58,6 @@ pub(super) fn sweep(mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
                     && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
             {
                 run.pieces.push(piece);
-                run.is_good.push(false);
             }
             _ => queue.push_back(Run::new(slot, piece)),
         }

@@ -20,8 +20,8 @@ pub(crate) struct Run {
     pub(super) slot: VolumeSlot,
     pub(super) pieces: Vec<Piece>,
     buffer: Option<BufferId>,
-    /// Per piece: whether its blocks were read and are good.
-    pub(super) is_good: Vec<bool>,
+    /// Per block from the start on: whether it was read and is good.
+    is_good: Vec<bool>,
     reads: usize,
     writes: usize,
     has_failed: bool,
@@ -36,7 +36,7 @@ impl Run {
             slot,
             pieces: alloc::vec![piece],
             buffer: None,
-            is_good: alloc::vec![false],
+            is_good: Vec::new(),
             reads: 0,
             writes: 0,
             has_failed: false,
@@ -51,6 +51,27 @@ impl Run {
 
     pub(super) fn end(&self) -> u64 {
         self.pieces.last().expect("a run is not empty").end()
+    }
+
+    /// What can be written, in order: zeroes and discards, and of data what was read and is good.
+    fn good_parts(&self) -> Vec<Piece> {
+        if !matches!(self.pieces[0].place, Place::Data(_)) {
+            return self.pieces.clone();
+        }
+        let mut parts: Vec<Piece> = Vec::new();
+        let is_good =
+            |block: u64| self.is_good[usize::try_from(block - self.start()).expect("1 MiB")];
+        for piece in &self.pieces {
+            let mut from = piece.start;
+            while from < piece.end() {
+                let to = (from..piece.end()).find(|block| !is_good(*block)).unwrap_or(piece.end());
+                if from < to {
+                    parts.push(piece.clip(from, to));
+                }
+                from = to + 1;
+            }
+        }
+        parts
     }
 
     fn range(&self, from: u64, to: u64) -> BufferRange {
@@ -119,28 +140,32 @@ impl Engine {
             self.write_blank_run(key, header, kind, payload);
             return;
         }
-        let mut reads = 0;
-        for (part, piece) in pieces.iter().enumerate() {
-            let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
+        let run = &mut self.writeback.runs[key];
+        run.is_good = alloc::vec![false; usize::try_from(run.end() - run.start()).expect("1 MiB")];
+        for piece in pieces {
             // Superseded, relocated or written home meanwhile: skipped.
-            if !self.is_whole_and_dirty(slot, piece, position) {
-                continue;
+            if self.is_whole_and_dirty(slot, &piece) {
+                self.read_for_run(key, piece);
             }
-            reads += 1;
-            self.pin(position);
-            let target = self.writeback.runs[key].range(piece.start, piece.end());
-            let offset_bytes = self.cache_offset(position);
-            let kind = IoKind::Read { offset_bytes, slices: Slices::One(target) };
-            self.submit(Device::Cache, kind, IoPurpose::WritebackRead { run: key, part });
         }
-        self.writeback.runs[key].reads = reads;
-        if reads == 0 {
+        if self.writeback.runs[key].reads == 0 {
             self.end_run(key, payload);
         }
     }
 
-    /// Whether all of `piece`, which lies at `position`, is still the newest copy and dirty.
-    fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece, position: CacheBlock) -> bool {
+    fn read_for_run(&mut self, key: Key, piece: Piece) {
+        let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
+        self.writeback.runs[key].reads += 1;
+        self.pin(position);
+        let target = self.writeback.runs[key].range(piece.start, piece.end());
+        let offset_bytes = self.cache_offset(position);
+        let kind = IoKind::Read { offset_bytes, slices: Slices::One(target) };
+        self.submit(Device::Cache, kind, IoPurpose::WritebackRead { run: key, piece });
+    }
+
+    /// Whether all of a piece with data is still the newest copy and dirty.
+    fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece) -> bool {
+        let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
         let mut now = Vec::new();
         self.volume(slot).index.complete.pieces(piece.start, piece.end(), &mut now);
         let count = u32::try_from(piece.block_count).expect("data pieces are small");
@@ -149,33 +174,44 @@ impl Engine {
             && (0..count).all(|offset| self.log.segments.is_dirty(CacheBlock(position.0 + offset)))
     }
 
+    /// Some blocks of a run were read. An error is of all of them, so they are read again one by
+    /// one: a bad block keeps nothing but itself from going home.
     pub(crate) fn on_writeback_read(
         &mut self,
         key: Key,
-        part: usize,
+        piece: Piece,
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
-        let run = &self.writeback.runs[key];
-        let (slot, piece) = (run.slot, run.pieces[part]);
-        let data = run.range(piece.start, piece.end());
         let Place::Data(position) = piece.place else { unreachable!("it was read") };
         self.unpin(position);
-        let count = u32::try_from(piece.block_count).expect("data pieces are small");
-        let mut is_good = result.is_ok();
-        for index in 0..count {
-            if result.is_ok() && !self.is_block_good(position, data, index, payload) {
-                is_good = false;
-                let block = piece.start + u64::from(index);
+        self.writeback.runs[key].reads -= 1;
+        if result.is_ok() {
+            self.check_for_run(key, piece, payload);
+        } else if piece.block_count > 1 && !self.is_cache_failed() {
+            for block in piece.start..piece.end() {
+                self.read_for_run(key, piece.clip(block, block + 1));
+            }
+        } else {
+            self.writeback.runs[key].has_unreadable = true;
+        }
+        if self.writeback.runs[key].reads == 0 {
+            self.write_run(key, payload);
+        }
+    }
+
+    fn check_for_run(&mut self, key: Key, piece: Piece, payload: &dyn Payload) {
+        let Place::Data(position) = piece.place else { unreachable!("it was read") };
+        let run = &self.writeback.runs[key];
+        let (slot, start, data) = (run.slot, run.start(), run.range(piece.start, piece.end()));
+        for (index, block) in (0..).zip(piece.start..piece.end()) {
+            let is_good = self.is_block_good(position, data, index, payload);
+            let run = &mut self.writeback.runs[key];
+            run.is_good[usize::try_from(block - start).expect("1 MiB")] = is_good;
+            if !is_good {
+                run.has_unreadable = true;
                 self.suspect(slot, block, CacheBlock(position.0 + index));
             }
-        }
-        let run = &mut self.writeback.runs[key];
-        run.is_good[part] = is_good;
-        run.has_unreadable |= !is_good;
-        run.reads -= 1;
-        if run.reads == 0 {
-            self.write_run(key, payload);
         }
     }
 
@@ -198,13 +234,10 @@ impl Engine {
         let run = &self.writeback.runs[key];
         let slot = run.slot;
         let mut stretches: Vec<(u64, u64)> = Vec::new();
-        for (piece, is_good) in run.pieces.iter().zip(&run.is_good) {
-            if !is_good {
-                continue;
-            }
+        for part in run.good_parts() {
             match stretches.last_mut() {
-                Some(last) if last.1 == piece.start => last.1 = piece.end(),
-                _ => stretches.push((piece.start, piece.end())),
+                Some(last) if last.1 == part.start => last.1 = part.end(),
+                _ => stretches.push((part.start, part.end())),
             }
         }
         self.writeback.runs[key].writes = stretches.len();
@@ -276,7 +309,6 @@ impl Engine {
         let run = &mut self.writeback.runs[key];
         run.failed_flushes = failed_flushes;
         run.pieces = alloc::vec![whole];
-        run.is_good = alloc::vec![true];
         run.writes = ios.len().max(1);
         if ios.is_empty() {
             self.on_writeback_written(key, Ok(()), payload);
@@ -314,16 +346,9 @@ impl Engine {
             self.writeback.pauses.on_progress(slot);
             let run = &self.writeback.runs[key];
             let failed_flushes = run.failed_flushes;
-            let pieces: Vec<Piece> = run
-                .pieces
-                .iter()
-                .zip(&run.is_good)
-                .filter(|(_, is_good)| **is_good)
-                .map(|(piece, _)| *piece)
-                .collect();
-            for piece in pieces {
-                let whole = (piece.start, piece.block_count, piece.version);
-                self.note_homed(slot, whole, failed_flushes);
+            for part in run.good_parts() {
+                let homed = (part.start, part.block_count, part.version);
+                self.note_homed(slot, homed, failed_flushes);
             }
             self.writeback.touched.insert(slot);
         }
