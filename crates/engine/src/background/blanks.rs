@@ -118,7 +118,7 @@ impl Engine {
     fn forget_clean_blank(&mut self, header: CacheBlock) {
         let Some(blank) = self.log.blanks.get(&header.0).copied() else { return };
         let is_clean = !self.log.segments.is_dirty(header) && blank.live_blocks > 0;
-        if !is_clean || blank.kind == BlankKind::Poison {
+        if !is_clean {
             return;
         }
         // Newer versions in between are not touched.

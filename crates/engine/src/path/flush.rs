@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::CacheFailure;
-use crate::index::Place;
+use crate::index::{BlankKind, Place};
 use crate::io::{Device, IoKind, IoResult};
 use crate::options::CacheMode;
 use crate::payload::Payload;
@@ -226,12 +226,14 @@ impl Engine {
     }
 
     /// A blank record is clean as a whole, once the run that was written covers all that is live of
-    /// it.
+    /// it. Poison never is (rule 12): a block that rotted after it was written home stays an error
+    /// until it is overwritten, and counts as one of the dirty blocks that nothing can bring home.
     fn mark_blank_clean(&mut self, header: crate::units::CacheBlock, homed: &Homed) -> u64 {
         let Some(blank) = self.log.blanks.get(&header.0) else { return 0 };
         let covers_all = homed.start <= blank.start
             && blank.start + blank.block_count <= homed.start + homed.block_count;
-        if !covers_all || !self.log.segments.is_dirty(header) {
+        let is_poison = blank.kind == BlankKind::Poison;
+        if is_poison || !covers_all || !self.log.segments.is_dirty(header) {
             return 0;
         }
         let live = blank.live_blocks;

@@ -219,3 +219,33 @@ fn a_rotten_block_that_reclaim_moves_becomes_poison() {
     }
     assert_eq!(world.on_origin(0, 1001), Content::Tag(ORIGINAL), "and never goes home");
 }
+
+/// A dirty block is home, and rots before the origin is flushed. Once the origin durably has it,
+/// its poison is still one of the dirty blocks: as a clean one it would stand for another, which
+/// then never goes home.
+#[test]
+fn poison_of_a_block_that_is_home_keeps_nothing_else_from_going_home() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 11, 1, 1);
+    world.drain(0);
+    world.settle_except(origin::flush(0));
+    assert_eq!(world.on_origin(0, 11), Content::Tag(1));
+    let place = world.place_of(11);
+    world.cache.rot(place, BLOCK);
+    let read = world.read(0, 11, 1);
+    world.settle_except(origin::flush(0));
+    assert_eq!(world.result(read), Some(Err(RequestError::Io)));
+    world.idle();
+    assert_eq!(world.dirty(0), 1, "the poison");
+    world.write_now(0, 20, 1, 2);
+    let drain = Command::Drain { volume: VolumeSlot(0) };
+    assert_eq!(world.command_now(drain.clone()), Err(CommandError::Poisoned));
+    assert_eq!(world.on_origin(0, 20), Content::Tag(2));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("poison is no damage");
+    assert_eq!(world.look(0, [20].into_iter()), [Content::Tag(2)]);
+    assert_eq!(world.read_now(0, 11), Err(RequestError::Io), "until it is overwritten");
+    world.write_now(0, 11, 1, 3);
+    world.clean(0);
+    assert_eq!(world.on_origin(0, 11), Content::Tag(3));
+}
