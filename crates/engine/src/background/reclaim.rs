@@ -482,9 +482,7 @@ impl Engine {
             return;
         }
         if !self.has_room_beside_drops(block_count) {
-            if is_dirty {
-                self.spare_victim(piece);
-            }
+            self.spare_victim(piece);
             return;
         }
         // Rule 1: version, checksum and dirty state stay. The epoch is that of now: only ordered
@@ -513,7 +511,8 @@ impl Engine {
 
     fn relocate_blank(&mut self, item: &Item) {
         let Place::Blank { kind, header } = item.piece.place else { unreachable!() };
-        if !self.log.segments.is_live(header) {
+        if !self.log.segments.is_dirty(header) {
+            // Overwritten since it was chosen, or home: then it goes with the victim.
             return;
         }
         for piece in self.live_pieces(item.slot, item.piece.start, item.piece.end(), header) {
@@ -528,7 +527,7 @@ impl Engine {
                 block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
                 version: piece.version,
                 epoch: self.volume(item.slot).epoch,
-                is_dirty: self.log.segments.is_dirty(header),
+                is_dirty: true,
             };
             self.append_bare(Stream::Relocate, new);
         }
