@@ -135,9 +135,13 @@ pub enum Event {
         /// Whether dirty data exists.
         has_dirty: bool,
     },
-    /// The cache device has failed for good. Volumes without dirty data go on without it, once the
-    /// host state file says so and [`crate::Engine::handle_host_state_saved`] was called.
-    CacheFailed,
+    /// The cache device has failed for good.
+    CacheFailed {
+        /// Volumes that go on without it, from their origins, once the host state file says so and
+        /// [`crate::Engine::handle_host_state_saved`] was called for them. Those with dirty data and
+        /// those without an origin are not among them: nobody is served what the device lacks.
+        clean_volumes: alloc::vec::Vec<VolumeSlot>,
+    },
     /// The cache device failed repeatedly: nothing new is cached from now on, dirty data is written
     /// back.
     CacheDegraded,

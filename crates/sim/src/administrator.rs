@@ -261,9 +261,9 @@ impl World<'_> {
                 Ok(())
             }
             // Nothing new of the device: its volumes are held back or marked already.
-            Event::CacheFailed if self.is_coming_back() => Ok(()),
-            Event::CacheFailed => {
-                self.on_cache_failed();
+            Event::CacheFailed { .. } if self.is_coming_back() => Ok(()),
+            Event::CacheFailed { clean_volumes } => {
+                self.on_cache_failed(&clean_volumes);
                 self.look_for_return();
                 Ok(())
             }
@@ -310,16 +310,13 @@ impl World<'_> {
     }
 
     /// Volumes whose data is all on their origins go on, once the file says so.
-    fn on_cache_failed(&mut self) {
+    fn on_cache_failed(&mut self, clean_volumes: &[VolumeSlot]) {
         self.life.is_cache_failed = true;
         self.maybe_hang_up();
-        for index in 0..self.volumes.len() {
-            let Some(slot) = self.volumes[index].slot else { continue };
-            let status = self.engine.as_ref().and_then(|e| e.volume_status(self.time(), slot));
-            if status.is_some_and(|status| status.dirty_blocks == 0) {
-                let time = self.now + self.random.below(self.config.host_save_ns);
-                self.agenda.push(time, Due::HostSaved(index, Save::WithoutCache));
-            }
+        for slot in clean_volumes {
+            let Some(index) = self.index_of(*slot) else { continue };
+            let time = self.now + self.random.below(self.config.host_save_ns);
+            self.agenda.push(time, Due::HostSaved(index, Save::WithoutCache));
         }
     }
 

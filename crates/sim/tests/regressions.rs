@@ -88,6 +88,11 @@ const SEEDS: &[(u64, &str)] = &[
          its end kept the segment",
     ),
     (
+        1_795_344_309_276,
+        "the copies of a volume without an origin were voided, since it was marked as served \
+         without its cache",
+    ),
+    (
         1_795_348_118,
         "a writethrough volume showed what its origin did not have: a block that could not be read \
          kept others of its extent from going home",

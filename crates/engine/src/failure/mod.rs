@@ -4,6 +4,8 @@ pub(crate) mod degraded;
 pub(crate) mod hand_over;
 pub(crate) mod waiting;
 
+use alloc::vec::Vec;
+
 use crate::engine::Engine;
 use crate::event::CommandError;
 use crate::event::Event;
@@ -41,7 +43,7 @@ impl Engine {
         self.cache_failed = Some(failure);
         self.return_wait.begin(self.now, failure);
         self.needs_failure_cleanup = true;
-        self.events.push_back(Event::CacheFailed);
+        let mut clean_volumes = Vec::new();
         for slot in self.volume_slots() {
             // In a mode that keeps none, dirty blocks are on the origin but not flushed there; but
             // not those that recovery could not bring home.
@@ -50,7 +52,11 @@ impl Engine {
             let has_dirty = volume.dirty_blocks > 0 && (volume.mode.keeps_dirty() || is_stuck);
             volume.service = Service::Quiesced;
             volume.is_gated = !has_dirty && volume.facts.is_some();
+            if volume.is_gated {
+                clean_volumes.push(slot);
+            }
         }
+        self.events.push_back(Event::CacheFailed { clean_volumes });
     }
 
     /// Ends what waits for the log. Separate from `fail_cache`, which may be called in the middle

@@ -176,7 +176,7 @@ fn without_its_cache_nothing_is_written_before_the_host_state_file_says_so() {
     let record = world.the(cache::record);
     world.fail(record, IoError::Gone, Keep::Nothing);
     world.settle();
-    assert!(world.has_event(&Event::CacheFailed));
+    assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![SLOT] }));
     assert!(world.is_pending(write));
     assert_eq!(world.find(origin::write(0)), []);
     let read = world.read(0, 0, 1);
@@ -200,6 +200,7 @@ fn a_volume_with_dirty_data_is_not_served_without_its_cache() {
     let write = world.write(0, 1, 1, 2);
     let record = world.the(cache::record);
     world.fail(record, IoError::Gone, Keep::Nothing);
+    assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![] }));
     world.save_mark(0, SavedMark::ServedWithoutCache);
     let read = world.read(0, 0, 1);
     world.idle();

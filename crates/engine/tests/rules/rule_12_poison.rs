@@ -1,7 +1,7 @@
 //! Rule 12: a dirty block that cannot be read is an error until it is overwritten, and never old
 //! data.
 
-use forebay_engine::event::{Command, CommandError};
+use forebay_engine::event::{Command, CommandError, Event};
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
@@ -84,6 +84,22 @@ fn recovery_serves_a_writethrough_volume_with_a_rotten_dirty_block() {
     assert_eq!(world.status().dirty_blocks, 1, "the poison");
     assert_eq!(world.look(0, [10, 12].into_iter()), [Content::Tag(1); 2]);
     assert_eq!(world.read_now(0, 11), Err(RequestError::Io));
+}
+
+/// Without the cache device its poison would be forgotten, and what the origin has be served.
+#[test]
+fn a_writethrough_volume_with_poison_is_not_served_without_its_cache() {
+    let (mut world, place) = writethrough_to_be_drained();
+    world.cache.rot(place, BLOCK);
+    world.restart().expect("an error of one block");
+    world.write(0, 30, 1, 3);
+    let record = world.the(cache::record);
+    world.fail(record, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![] }));
+    let read = world.read(0, 11, 1);
+    world.idle_for(60_000);
+    assert_eq!(world.result(read), Some(Err(RequestError::Io)));
 }
 
 #[test]

@@ -247,7 +247,7 @@ impl Running {
                 "the cache device fails again and again: nothing new is cached, dirty data is \
                  written back; check or replace the device, then restart"
             ),
-            Event::CacheFailed => self.handle_cache_failed(),
+            Event::CacheFailed { clean_volumes } => self.handle_cache_failed(&clean_volumes),
             Event::TableChanged => {
                 set.handle_table_changed();
                 self.refresh_sizes();
@@ -256,7 +256,7 @@ impl Running {
         Ok(())
     }
 
-    fn handle_cache_failed(&mut self) {
+    fn handle_cache_failed(&mut self, clean_volumes: &[VolumeSlot]) {
         if self.is_coming_back() {
             // Nothing new of the device: its volumes are held back or marked already.
             return;
@@ -265,16 +265,18 @@ impl Running {
         tracing::error!("the cache device has failed; volumes without dirty data go on without it");
         let slots: Vec<_> = set.engine.superblock().slots().map(|(slot, _)| slot).collect();
         for slot in slots {
-            match set.engine.volume_status(self.now, slot) {
-                Some(status) if status.mode.keeps_dirty() && status.dirty_blocks > 0 => {
-                    tracing::error!(
-                        slot = slot.0,
-                        dirty_blocks = status.dirty_blocks,
-                        "a volume has dirty data on the failed cache device and is not served"
-                    );
-                }
-                Some(_) => set.mark(Mark::WithoutCache(slot), self.now),
-                None => {}
+            if clean_volumes.contains(&slot) {
+                set.mark(Mark::WithoutCache(slot), self.now);
+                continue;
+            }
+            let status = set.engine.volume_status(self.now, slot);
+            let dirty_blocks = status.map_or(0, |status| status.dirty_blocks);
+            if dirty_blocks > 0 {
+                tracing::error!(
+                    slot = slot.0,
+                    dirty_blocks,
+                    "a volume has dirty data on the failed cache device and is not served"
+                );
             }
         }
         self.begin_comeback();

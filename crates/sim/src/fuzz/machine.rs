@@ -350,7 +350,7 @@ impl Machine {
             }
             Event::DirtyEnded { .. }
             | Event::OriginChanged { .. }
-            | Event::CacheFailed
+            | Event::CacheFailed { .. }
             | Event::CacheDegraded
             | Event::WritesLost { .. }
             | Event::TableChanged => {}
