@@ -138,8 +138,8 @@ pub enum Event {
     /// The cache device has failed for good.
     CacheFailed {
         /// Volumes that go on without it, from their origins, once the host state file says so and
-        /// [`crate::Engine::handle_host_state_saved`] was called for them. Those with dirty data and
-        /// those without an origin are not among them: nobody is served what the device lacks.
+        /// [`crate::Engine::handle_host_state_saved`] was called for them. Those with dirty data
+        /// are not among them, since their origins are older, nor those that have no origin.
         clean_volumes: alloc::vec::Vec<VolumeSlot>,
     },
     /// The cache device failed repeatedly: nothing new is cached from now on, dirty data is written
