@@ -93,6 +93,10 @@ const SEEDS: &[(u64, &str)] = &[
          without its cache",
     ),
     (
+        1_795_344_931_004_646,
+        "writeback went round and round while the origin's flush failed, and a stop never ended",
+    ),
+    (
         1_795_348_118,
         "a writethrough volume showed what its origin did not have: a block that could not be read \
          kept others of its extent from going home",

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::background::writeback::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::CacheFailure;
@@ -155,6 +156,13 @@ impl Engine {
             clean.push(homed);
         }
         volume.homed_since = now;
+        let is_dirty = volume.dirty_blocks > 0;
+        if result.is_ok() {
+            self.writeback.pauses.on_origin_flushed(slot, now);
+        } else if is_dirty {
+            // Or it would write and flush in a loop as long as the flush fails.
+            self.pause_writeback(slot, PauseCause::Origin);
+        }
         let ended = if result.is_ok() { Ended::Well } else { Ended::Failed };
         // Promise 3: what a failed flush may have lost was perhaps written for a request that waits
         // for this one.

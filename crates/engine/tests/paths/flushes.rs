@@ -1,8 +1,10 @@
 //! FLUSH and FUA: what they cost, who shares them, and that a failed one never becomes a success.
 
+use forebay_engine::event::{Command, CommandError};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
+use forebay_engine::units::VolumeSlot;
 
 use crate::harness::{Content, Keep, Setup, What, World, cache, origin};
 
@@ -212,4 +214,32 @@ fn a_failed_cache_flush_fails_all_who_share_it() {
     let later = world.flush(0);
     world.settle();
     assert_eq!(world.result(later), Some(Err(RequestError::Io)));
+}
+
+/// It is tried again with pauses, and commands that wait for it end. Zeroes too: an origin without
+/// discards is not even written for them.
+#[test]
+fn an_origin_that_cannot_flush_is_not_written_in_a_loop() {
+    let mut setup = Setup::of(&[CacheMode::Writeback; 2]);
+    setup.origin_discards = false;
+    let mut world = setup.start();
+    world.write_now(0, 0, 4, 1);
+    let discard = world.discard(1, 0, 4);
+    world.finish(&[discard]);
+    world.fails = Some(Box::new(|held| {
+        (origin::flush(0)(held) || origin::flush(1)(held)).then_some(IoError::Gone)
+    }));
+    for slot in 0..2 {
+        let mark = world.mark();
+        let drain = Command::Drain { volume: VolumeSlot(slot) };
+        assert_eq!(world.command_now(drain), Err(CommandError::OriginFailed));
+        assert_eq!(world.dirty(slot), 4);
+        let tries = world.origin_ios_since(mark);
+        assert!((1..50).contains(&tries), "{tries} in ten seconds");
+    }
+    world.fails = None;
+    world.clean(0);
+    world.clean(1);
+    assert_eq!(world.on_origin(0, 3), Content::Tag(1));
+    assert_eq!(world.command_now(Command::Stop), Ok(None));
 }

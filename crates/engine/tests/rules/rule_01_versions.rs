@@ -4,8 +4,9 @@ use forebay_engine::format::record::{Entry, EntryKind};
 use forebay_engine::io::Device;
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::BlockState;
+use forebay_engine::units::VolumeSlot;
 
-use crate::harness::{BLOCK, Content, Held, Setup, What, World, cache, origin};
+use crate::harness::{BLOCK, Content, Held, Keep, Setup, What, World, cache, origin};
 
 /// Payload blocks after which the next write opens another segment.
 const SEGMENT_FULL: u64 = 61;
@@ -170,4 +171,27 @@ fn what_voids_a_copy_that_is_being_moved_stands_against_it() {
     world.engine().0.audit().expect("the books agree");
     assert_eq!(world.state(0, late.start), BlockState::NotCached);
     assert_eq!(world.read_now(0, late.start), Ok(Content::Zeroes));
+}
+
+/// The same, and the volume becomes `passthrough` before the record of the move completes: it is of
+/// an older generation then, and nothing is left of it.
+#[test]
+fn a_copy_that_was_being_moved_when_its_generation_ended_counts_for_nothing() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 0;
+    let mut world = setup.start();
+    until_zeroes_are_moved(&mut world);
+    let late = world.held.iter().find(|held| has_zeroes(held)).expect("held").id;
+    world.idle_except(3_000, |held| held.id == late);
+    let switch = world.set_mode(0, CacheMode::Passthrough);
+    world.idle_except(3_000, |held| held.id == late);
+    assert_eq!(world.command_result(switch), None, "a checkpoint waits for all records");
+    world.settle();
+    assert_eq!(world.command_result(switch), Some(Ok(Some(VolumeSlot(0)))));
+    let write = world.write(0, 0, 1, 7);
+    world.finish(&[write]);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    world.switch(0, CacheMode::Writeback);
+    assert_eq!(world.look(0, [0, 2].into_iter()), [Content::Tag(7), Content::Zeroes]);
 }

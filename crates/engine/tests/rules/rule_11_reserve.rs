@@ -2,14 +2,16 @@
 
 use std::cell::Cell;
 
-use forebay_engine::event::Command;
+use forebay_engine::event::{Command, Event, SavedMark};
 use forebay_engine::io::IoError;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
-use forebay_engine::units::VolumeSlot;
+use forebay_engine::units::{OriginBlock, VolumeSlot};
 
-use crate::harness::{BLOCK, Content, Held, Keep, Setup, World, cache, content_of, origin};
+use crate::harness::{
+    BLOCK, Content, Held, Keep, ORIGINAL, Setup, World, cache, content_of, origin,
+};
 
 const CHUNKS: u64 = 128;
 const KEPT: u64 = 960;
@@ -454,4 +456,70 @@ fn a_stop_ends_the_writes_that_would_wait_for_room_for_ever() {
     for chunk in 0..answered {
         assert_eq!(world.read_now(0, chunk * 16 + 15), Ok(Content::Tag(chunk)));
     }
+}
+
+/// What a returned device lacks becomes poison, and that takes room. A volume whose losses cannot
+/// be recorded is not served: older data would be read where newer data was answered.
+#[test]
+fn a_volume_whose_losses_find_no_room_is_not_served() {
+    let (mut world, place) = about_to_be_emptied();
+    let keeps = reads_at(place);
+    use_up_reserve(&mut world, WRITES_MAX, keeps);
+    let flush = world.flush(0);
+    world.settle_except(keeps);
+    assert!(world.is_done(flush));
+    let write = world.write(0, KEPT + 40, 1, 8);
+    world.settle_except(keeps);
+    assert!(world.is_done(write), "it is answered, and not flushed");
+    let read = world.the(keeps);
+    world.fail(read, IoError::Gone, Keep::Nothing);
+    world.settle();
+    for slot in 1..3 {
+        world.save_mark(slot, SavedMark::ServedWithoutCache);
+    }
+    world.engine().0.begin_hand_over();
+    world.settle();
+    world.cache.cut_power(|_| false);
+    let without = HostMark::ServedWithoutCache;
+    let requests = world.replace_engine(&[HostMark::None, without, without]);
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+    let extents = vec![(OriginBlock(KEPT + 40), 1)];
+    assert!(world.has_event(&Event::WritesLost { volume: VolumeSlot(0), extents }));
+    assert_eq!(world.read_now(0, KEPT + 40), Err(RequestError::Io));
+    assert_eq!(world.read_now(0, KEPT), Err(RequestError::Io), "as a whole");
+    assert_eq!(world.read_now(1, COPIES), Ok(Content::Tag(900)), "the others are");
+}
+
+/// Clean copies that were to be kept are not, once dirty data has taken the room meanwhile.
+#[test]
+fn clean_copies_are_not_moved_into_the_reserve() {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writearound]).start();
+    for _ in 0..3 {
+        assert_eq!(world.read_now(1, 0), Ok(Content::Tag(ORIGINAL)));
+    }
+    let keeps = |place| move |held: &Held| reads_at(place)(held) || origin::any(0)(held);
+    let place = world.place_of(0);
+    for chunk in 1.. {
+        let read = world.read(1, chunk * 15, 15);
+        world.settle_except(keeps(place));
+        if !world.find(reads_at(place)).is_empty() {
+            break;
+        }
+        assert!(world.is_done(read));
+    }
+    let before = world.status().counters.relocated_bytes;
+    let mut chunk = 0;
+    while world.status().free_segments > 6 {
+        let write = world.write(0, chunk * 16, 16, chunk);
+        world.settle_except(keeps(place));
+        assert!(world.is_done(write));
+        chunk += 1;
+    }
+    assert_eq!(world.status().counters.relocated_bytes, before, "it still reads");
+    world.settle_except(origin::any(0));
+    assert_eq!(world.status().counters.relocated_bytes, before);
+    assert_eq!(world.state(1, 0), BlockState::NotCached, "it went with its segment");
+    assert_eq!(world.read_now(1, 0), Ok(Content::Tag(ORIGINAL)));
+    assert_eq!(world.read_now(0, chunk * 16 - 1), Ok(Content::Tag(chunk - 1)));
 }

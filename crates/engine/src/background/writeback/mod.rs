@@ -10,7 +10,7 @@
 //! it, and `pause` leaves a volume alone for a while whose writeback failed.
 
 mod demand;
-mod pause;
+pub(crate) mod pause;
 mod plan;
 mod runs;
 

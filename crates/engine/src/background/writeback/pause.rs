@@ -47,15 +47,18 @@ impl Pauses {
         self.0.iter().map(|pause| pause.until)
     }
 
-    /// Blocks of the volume were written home: its origin is well.
-    pub(crate) fn on_progress(&mut self, slot: VolumeSlot) {
-        self.0.retain(|pause| pause.slot != slot || pause.cause == PauseCause::Unreadable);
-        self.on_fewer(slot);
+    /// The origin was flushed: it is well again, though not before a pause is over, since other
+    /// requests may flush it while what writeback writes fails.
+    pub(crate) fn on_origin_flushed(&mut self, slot: VolumeSlot, now: Time) {
+        self.0.retain(|pause| {
+            pause.slot != slot || pause.cause != PauseCause::Origin || pause.until > now
+        });
     }
 
-    /// There is less to be tried again than before: the next pause is a short one.
+    /// Fewer blocks wait that could not be read: the next pause for them is a short one.
     pub(crate) fn on_fewer(&mut self, slot: VolumeSlot) {
-        for pause in self.0.iter_mut().filter(|pause| pause.slot == slot) {
+        let is_for_them = |pause: &Pause| pause.slot == slot && pause.cause != PauseCause::Origin;
+        if let Some(pause) = self.0.iter_mut().find(|pause| is_for_them(pause)) {
             pause.vain_tries = 0;
             pause.length_ms = FIRST_MS / 2;
         }

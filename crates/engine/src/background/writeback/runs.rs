@@ -343,7 +343,7 @@ impl Engine {
             // Stays dirty, is written again later; never dropped.
             self.pause_writeback(slot, PauseCause::Origin);
         } else {
-            self.writeback.pauses.on_progress(slot);
+            self.writeback.pauses.on_fewer(slot);
             let run = &self.writeback.runs[key];
             let failed_flushes = run.failed_flushes;
             for part in run.good_parts() {
