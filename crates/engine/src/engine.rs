@@ -362,6 +362,7 @@ impl Engine {
         let times = [
             self.needs_memory_retry,
             self.writeback_wakeup(),
+            self.reclaim_wakeup(),
             self.homed_wakeup(),
             self.idle_mark_wakeup(),
             self.return_wakeup(),

@@ -22,11 +22,13 @@ use crate::log::segments::SegmentState;
 use crate::log::{DROPS_OF_ROUND, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
 use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
-use crate::units::{BLOCK_BYTES, CacheBlock, VolumeSlot};
+use crate::units::{BLOCK_BYTES, CacheBlock, Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
 /// Victims of one round: they share two flushes and a checkpoint, and each takes a drop.
 const VICTIMS_MAX: usize = DROPS_OF_ROUND as usize;
+/// Milliseconds until another round, after one with segments that cannot be emptied now either.
+const REST_MS: u64 = 10;
 /// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
 /// them pays.
 const MOSTLY_DEAD_DIVISOR: u32 = 4;
@@ -92,6 +94,8 @@ pub(crate) struct ReclaimJob {
     keep_budget: u32,
     /// The last search found no segment that could be emptied.
     found_nothing: bool,
+    /// After a round in vain.
+    rests_until: Time,
 }
 
 impl core::fmt::Debug for ReclaimJob {
@@ -127,6 +131,7 @@ impl Engine {
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
         self.may_append()
+            && self.reclaim.rests_until <= self.now
             && self.has_clients()
             && !self.wants_rest()
             && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
@@ -149,6 +154,11 @@ impl Engine {
             matches!(segment.state, SegmentState::Dropped(_) | SegmentState::Discarding)
         });
         u32::try_from(dropped.count()).expect("segments are counted in u32")
+    }
+
+    /// When segments are looked at again after a round in vain.
+    pub(crate) fn reclaim_wakeup(&self) -> Option<Time> {
+        Some(self.reclaim.rests_until).filter(|at| *at > self.now)
     }
 
     pub(crate) fn advance_reclaim(&mut self, payload: &mut dyn Payload) {
@@ -591,7 +601,7 @@ impl Engine {
             if victim.is_spared || !needs_drop {
                 continue;
             }
-            if self.has_room(Stream::Relocate, 0) {
+            if self.has_room_for_drop() {
                 self.append_drop(segment);
                 has_drops = true;
             } else {
@@ -608,7 +618,13 @@ impl Engine {
 
     /// Rule 3: the drops are durable; the index may forget.
     fn forget_victims(&mut self) {
-        for victim in core::mem::take(&mut self.reclaim.victims) {
+        let victims = core::mem::take(&mut self.reclaim.victims);
+        let is_in_vain =
+            |victim: &Victim| victim.is_spared && self.log.segments.get(victim.segment).was_spared;
+        if victims.iter().all(is_in_vain) {
+            self.reclaim.rests_until = self.now.after_ms(REST_MS);
+        }
+        for victim in victims {
             if victim.is_spared {
                 let segment = self.log.segments.get_mut(victim.segment);
                 segment.state = SegmentState::Closed;

@@ -80,6 +80,14 @@ impl Engine {
         self.has_room(Stream::Relocate, payload_blocks + DROPS_OF_ROUND)
     }
 
+    /// Whether a drop can be appended now. Rule 11: a crash takes the room that was left for drops
+    /// in the open segment, since nothing is appended to it any more. So a drop may open a spare
+    /// segment: what it drops gives back as much at least.
+    pub(crate) fn has_room_for_drop(&self) -> bool {
+        self.has_room(Stream::Relocate, 0)
+            || !self.is_cache_failed() && self.log.segments.free_count() > 0
+    }
+
     /// Blocks that `Stream::Relocate` can still take without touching the spare segments.
     pub(crate) fn relocation_room(&self) -> u32 {
         let usable = self.usable_blocks();
@@ -278,7 +286,8 @@ impl Engine {
             }
             Place::Blank { header, .. } => {
                 self.log.segments.set_live(header);
-                if new.is_dirty {
+                // All of them are: zeroes and discards until they are home, poison for good.
+                if !has_defect(Defect::BlankNeverDirty) {
                     self.log.segments.set_dirty(header);
                 }
                 let blank = self.log.blanks.get_mut(&header.0).expect("inserted by the caller");
@@ -409,8 +418,10 @@ impl Engine {
 
     fn open_segment(&mut self, stream: Stream) -> u32 {
         self.close_segment(stream);
-        // Rule 11: the caller asked `has_room`, which keeps the reserve and the spares.
-        assert!(self.log.segments.free_count() > self.kept_segments(stream));
+        // Rule 11: the caller asked for room, which keeps the reserve and the spares; a drop may
+        // take one of these.
+        let kept = if stream == Stream::Relocate { 0 } else { self.kept_segments(stream) };
+        assert!(self.log.segments.free_count() > kept);
         let order = self.log.next_open_order;
         self.log.next_open_order += 1;
         let segment = self.log.segments.open(order, self.now).expect("counted above");

@@ -373,6 +373,22 @@ fn zeroes_that_are_home_are_voided_when_there_is_room_again() {
     assert_voided_at_last(&mut world, &around);
 }
 
+/// A checkpoint names them as they are, and the next life goes on with it.
+#[test]
+fn zeroes_that_are_home_are_voided_by_the_next_life() {
+    let (mut world, _, place) = zeroes_are_home(2, WRITES_MAX);
+    // Waits for a checkpoint.
+    let switch = world.set_mode(2, CacheMode::Writearound);
+    world.idle_except(1_000, reads_at(place));
+    assert_eq!(world.command_result(switch), Some(Ok(Some(VolumeSlot(2)))));
+    assert_eq!(pieces_left(&mut world), PIECES, "no room for any");
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    world.idle();
+    assert_eq!(pieces_left(&mut world), 0);
+    assert_zeroes_are_seen(&mut world);
+}
+
 fn assert_voided_at_last(world: &mut World, around: &[u64]) {
     world.idle();
     assert!(around.iter().all(|id| world.is_done(*id)));
