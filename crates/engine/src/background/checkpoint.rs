@@ -185,11 +185,8 @@ impl Engine {
     fn partial_blank_pieces(&self) -> Vec<BlankPiece> {
         let mut pieces = Vec::new();
         for (header, blank) in &self.log.blanks {
-            if !blank.is_in_pieces() {
-                continue;
-            }
             let (segment, _) = self.log.segments.locate(CacheBlock(*header));
-            if self.is_dropping(segment) {
+            if !blank.is_in_pieces() || self.is_dropping(segment) {
                 continue;
             }
             let end = blank.start + blank.block_count;

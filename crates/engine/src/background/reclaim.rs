@@ -28,7 +28,7 @@ use crate::wake::{Ended, Waiter};
 /// Victims of one round: they share two flushes and a checkpoint, and each takes a drop.
 const VICTIMS_MAX: usize = DROPS_OF_ROUND as usize;
 /// Milliseconds until another round, after one with segments that cannot be emptied now either.
-const REST_MS: u64 = 10;
+const REST_MS: u64 = 100;
 /// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
 /// them pays.
 const MOSTLY_DEAD_DIVISOR: u32 = 4;
@@ -131,7 +131,6 @@ impl Engine {
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
         self.may_append()
-            && self.reclaim.rests_until <= self.now
             && self.has_clients()
             && !self.wants_rest()
             && (self.is_short_of_segments() || self.excess_memory_bytes() > 0)
@@ -169,7 +168,9 @@ impl Engine {
             State::Idle if self.is_reclaim_due() => {
                 self.free_segments();
                 self.drop_dead_segments();
-                self.choose_victims();
+                if self.reclaim.rests_until <= self.now {
+                    self.choose_victims();
+                }
             }
             State::Loading => self.load_victims(payload),
             State::Relocating => self.relocate(payload),
@@ -660,8 +661,9 @@ impl Engine {
                 assert!(
                     !self.log.segments.is_dirty(header) || has_defect(Defect::BlankNotRelocated)
                 );
-                if self.log.segments.is_live(header) {
-                    self.retire(slot, piece);
+                // Of a part something newer may have been appended since the drop was.
+                for live in self.live_pieces(slot, piece.start, piece.end(), header) {
+                    self.retire(slot, &live);
                 }
             }
             Place::Absent => unreachable!("it lies in no segment"),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::io::IoError;
+use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::BypassReason;
 
-use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, World, cache, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 #[test]
 fn reclaim_keeps_dirty_data_and_drops_clean() {
@@ -81,6 +81,39 @@ fn segments_that_cannot_be_emptied_do_not_keep_the_others_waiting() {
     for tag in (1..=96).filter(|tag| tag % 32 == 1) {
         assert_eq!(world.read_now(0, 1000 + tag), Ok(Content::Tag(tag)), "it is still dirty");
     }
+}
+
+/// Each segment has a dirty block that the device does not return, and the origin takes nothing.
+/// They are tried again now and then, and not all the time.
+#[test]
+fn segments_that_cannot_be_emptied_are_not_tried_all_the_time() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let (mut ids, mut bad) = (Vec::new(), Vec::new());
+    while ids.iter().all(|id| world.is_done(*id)) {
+        let cold = 1000 + bad.len() as u64;
+        ids.push(world.write(0, cold, 1, 7));
+        world.idle_except(0, origin::any(0));
+        if world.is_done(ids[ids.len() - 1]) {
+            bad.push(world.place_of(cold));
+        }
+        let places = bad.clone();
+        world.fails = Some(Box::new(move |held| {
+            let is_bad = places.iter().any(|place| held.overlaps(*place, BLOCK));
+            (cache::read(held) && is_bad || origin::write(0)(held)).then_some(IoError::Media)
+        }));
+        ids.extend((0..3).map(|part| world.write(0, part * 15, 15, 1)));
+        world.idle_except(0, origin::any(0));
+    }
+    world.idle_for(10_000);
+    let mark = world.mark();
+    world.idle_for(10_000);
+    let is_read = |device: &Device, what: &What| *device == Device::Cache && *what == What::Read;
+    let reads = world.count_since(mark, is_read);
+    assert!((1..1_000).contains(&reads), "{reads} in ten seconds");
+    world.fails = None;
+    world.idle();
+    assert!(!ids.iter().any(|id| world.is_pending(*id)));
+    assert_eq!(world.look(0, 1000..1003), [Content::Tag(7); 3]);
 }
 
 #[test]

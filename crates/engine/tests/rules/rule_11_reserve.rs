@@ -428,6 +428,27 @@ fn zeroes_that_are_home_go_with_their_segment() {
     }
 }
 
+/// What is overwritten between the drop of a segment and its end is not the segment's any more.
+#[test]
+fn zeroes_that_are_overwritten_while_their_segment_is_dropped_are_not_counted_twice() {
+    let (mut world, _, _) = zeroes_are_home(0, WRITES_MAX);
+    world.idle_except(10, cache::drop_record);
+    let dropped = world.the(cache::drop_record);
+    // One of the last 56 blocks, which are one piece.
+    let over = world.write(2, 230, 1, 8);
+    world.complete(dropped);
+    world.settle_except(cache::record_of(230));
+    assert!(world.is_pending(over));
+    world.settle();
+    assert!(world.is_done(over));
+    let expected = [Content::Zeroes, Content::Tag(8), Content::Zeroes];
+    assert_eq!(world.look(2, 229..232), expected);
+    assert_zeroes_are_seen(&mut world);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(2, 229..232), expected);
+}
+
 /// The device goes while writes wait for room: they wait for it then, and are done when it is back.
 #[test]
 fn writes_that_wait_for_room_wait_for_a_device_that_goes() {
