@@ -10,7 +10,7 @@ use crate::index::{BlankKind, Place};
 use crate::log::STREAMS;
 use crate::log::segments::SegmentState;
 use crate::status::{BlockState, SetCounters, SetStatus, VolumeState, VolumeStatus};
-use crate::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
+use crate::units::{OriginBlock, OriginExtent, Time, VolumeId, VolumeSlot};
 use crate::volume::Service;
 
 impl Engine {
@@ -18,6 +18,12 @@ impl Engine {
     #[must_use]
     pub fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Volumes by slot, also those that the volume table does not name any more and of which the
+    /// detach has not ended: until it has, a crash may bring them back.
+    pub fn volume_ids(&self) -> impl Iterator<Item = (VolumeSlot, VolumeId)> + '_ {
+        self.slots().map(|slot| (slot, self.volume(slot).id))
     }
 
     /// Sets all counters to zero.

@@ -154,6 +154,29 @@ impl HostState {
         }
     }
 
+    /// Brings the volumes up to date with a volume table, given as marks that say nothing. What is
+    /// remembered of each stays, also of those that the table does not name and that may still come
+    /// back.
+    pub(crate) fn update(
+        &mut self,
+        table: Vec<VolumeMark>,
+        may_come_back: impl Fn(VolumeId) -> bool,
+    ) {
+        let mut volumes = table;
+        for mark in &mut volumes {
+            let old = self.volume(VolumeId(mark.id));
+            mark.dirty_possible = old.is_some_and(|old| old.dirty_possible);
+            mark.served_without_cache = old.is_some_and(|old| old.served_without_cache);
+        }
+        for old in self.volumes.drain(..) {
+            let is_named = volumes.iter().any(|mark| mark.id == old.id);
+            if !is_named && may_come_back(VolumeId(old.id)) {
+                volumes.push(old);
+            }
+        }
+        self.volumes = volumes;
+    }
+
     /// What is remembered of a volume, to be changed.
     pub(crate) fn volume_mut(&mut self, id: VolumeId) -> Option<&mut VolumeMark> {
         self.volumes.iter_mut().find(|volume| volume.id == id.0)
@@ -344,6 +367,27 @@ mod tests {
         file.remove().unwrap();
         assert_eq!(file.load().unwrap(), None);
         file.remove().unwrap();
+    }
+
+    #[test]
+    fn what_is_remembered_of_a_volume_stays_as_long_as_it_may_come_back() {
+        let mut state = example();
+        state.volumes[0].served_without_cache = true;
+        let remembered = state.volumes[0].clone();
+        let named = VolumeMark {
+            name: "house".into(),
+            dirty_possible: false,
+            served_without_cache: false,
+            ..remembered.clone()
+        };
+        state.update(vec![named], |_| false);
+        assert_eq!(state.volumes, [VolumeMark { name: "house".into(), ..remembered.clone() }]);
+        let other = VolumeMark { id: 8, name: "other".into(), ..remembered };
+        state.update(vec![other.clone()], |id| id == VolumeId(7));
+        let marks = |state: &HostState, id| state.volume(VolumeId(id)).map(|v| v.dirty_possible);
+        assert_eq!([marks(&state, 7), marks(&state, 8)], [Some(true), Some(false)]);
+        state.update(vec![other], |_| false);
+        assert_eq!([marks(&state, 7), marks(&state, 8)], [None, Some(false)]);
     }
 
     #[test]

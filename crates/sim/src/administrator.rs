@@ -303,6 +303,10 @@ impl World<'_> {
                 // The higher generation is durable, so nothing needs the mark any more.
                 volume.mark = HostMark::None;
                 volume.is_origin_whole = !volume.mode.keeps_dirty();
+            } else if volume.slot.is_none() {
+                // The state file keeps its marks by volume id, and that id is never used again. Not
+                // before: a table that recovery has not flushed may be lost with the next crash.
+                (volume.mark, volume.is_marked_dirty) = (HostMark::None, false);
             }
         }
         self.end_return();

@@ -4,7 +4,7 @@
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{NewVolume, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::options::{CacheFacts, HostMark, OriginOpening};
+use forebay_engine::options::{CacheFacts, OriginOpening};
 use forebay_engine::units::VolumeSlot;
 
 use crate::behind::Behind;
@@ -150,9 +150,6 @@ impl World<'_> {
             volume.writes_sectors = false;
             volume.has_lost_writes = false;
             if slot.is_none() {
-                // The state file keeps its marks by volume id, and that id is never used again.
-                volume.is_marked_dirty = false;
-                volume.mark = HostMark::None;
                 self.check_origin(index, "origin of a detached volume")?;
             }
         }

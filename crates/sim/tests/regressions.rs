@@ -97,6 +97,11 @@ const SEEDS: &[(u64, &str)] = &[
         "writeback went round and round while the origin's flush failed, and a stop never ended",
     ),
     (
+        1_795_347_067_000_329,
+        "a detach landed in the device's cache only, and the host forgot that the volume had been \
+         served without its cache",
+    ),
+    (
         1_795_348_118,
         "a writethrough volume showed what its origin did not have: a block that could not be read \
          kept others of its extent from going home",

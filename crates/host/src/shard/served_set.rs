@@ -218,8 +218,7 @@ impl ServedSet {
     pub(super) fn mark(&mut self, mark: Mark, now: Time) {
         let (Mark::Dirty(slot) | Mark::WithoutCache(slot)) = mark;
         self.refresh_state();
-        let id = self.engine.superblock().volume(slot).map(|volume| volume.id);
-        if let Some(volume) = id.and_then(|id| self.state.volume_mut(id)) {
+        if let Some(volume) = self.id_of(slot).and_then(|id| self.state.volume_mut(id)) {
             match mark {
                 Mark::Dirty(_) => volume.dirty_possible = true,
                 Mark::WithoutCache(_) => {
@@ -235,8 +234,7 @@ impl ServedSet {
     /// No dirty data exists any more. The next save says so; until then the file errs on the safe
     /// side.
     pub(super) fn unmark_dirty(&mut self, slot: VolumeSlot) {
-        let id = self.engine.superblock().volume(slot).map(|volume| volume.id);
-        if let Some(volume) = id.and_then(|id| self.state.volume_mut(id)) {
+        if let Some(volume) = self.id_of(slot).and_then(|id| self.state.volume_mut(id)) {
             volume.dirty_possible = false;
             self.is_state_changed = true;
         }
@@ -288,24 +286,32 @@ impl ServedSet {
         self.is_state_changed = true;
     }
 
-    /// Brings names, modes and volumes of the state up to date; keeps the marks.
+    /// Brings names, modes and volumes of the state up to date; keeps the marks. A volume that is
+    /// being detached keeps its mark until that has ended: the volume table of the engine need not
+    /// be durable before. So does one that the table did not name when it was read: after a crash
+    /// it may name it again, as long as recovery has not flushed it.
     fn refresh_state(&mut self) {
         let superblock = self.engine.superblock();
         self.state.cache_device = self.cache_spec.to_string();
         self.state.label.clone_from(&superblock.label);
-        let marks = superblock.slots().map(|(_, volume)| {
-            let old = self.state.volume(volume.id);
-            VolumeMark {
-                id: volume.id.0,
-                name: volume.name.clone(),
-                origin: volume.origin_path.clone(),
-                logical_block_bytes: volume.logical_block_bytes,
-                mode: volume.mode,
-                dirty_possible: old.is_some_and(|old| old.dirty_possible),
-                served_without_cache: old.is_some_and(|old| old.served_without_cache),
-            }
+        let table = superblock.slots().map(|(_, volume)| VolumeMark {
+            id: volume.id.0,
+            name: volume.name.clone(),
+            origin: volume.origin_path.clone(),
+            logical_block_bytes: volume.logical_block_bytes,
+            mode: volume.mode,
+            dirty_possible: false,
+            served_without_cache: false,
         });
-        self.state.volumes = marks.collect();
+        let is_recovering = matches!(self.phase, SetPhase::Recovering);
+        let engine = &self.engine;
+        self.state.update(table.collect(), |id| {
+            is_recovering || engine.volume_ids().any(|(_, known)| known == id)
+        });
+    }
+
+    fn id_of(&self, slot: VolumeSlot) -> Option<VolumeId> {
+        self.engine.volume_ids().find(|(other, _)| *other == slot).map(|(_, id)| id)
     }
 
     fn save_state(&mut self, now: Time) {
