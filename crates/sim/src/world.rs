@@ -13,6 +13,7 @@ use forebay_engine::format::crc32c;
 use forebay_engine::format::superblock::WritebackOrder;
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind};
 use forebay_engine::options::{CacheMode, HostMark};
+use forebay_engine::status::VolumeState;
 use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
 
 use crate::administrator::{Administrator, Save};
@@ -321,6 +322,9 @@ impl<'a> World<'a> {
         self.poll()?;
         while !is_done(self) {
             if self.step()? == Progress::Idle && !is_done(self) {
+                if self.is_log_held() {
+                    return Err(Halt::Crash);
+                }
                 return violation(
                     format!("stuck: waits for {awaited}, and nothing is under way"),
                     self.describe_waiting(),
@@ -408,7 +412,9 @@ impl<'a> World<'a> {
             && self.now - since > REQUEST_NS_MAX * patience
         {
             // A write may wait for room as long as nothing can be written back.
-            if self.volumes.iter().any(|volume| volume.origin.is_gone_for_good()) {
+            if self.volumes.iter().any(|volume| volume.origin.is_gone_for_good())
+                || self.is_log_held()
+            {
                 return Err(Halt::Crash);
             }
             let text = format!("{}; {}", self.clients.describe(id), self.describe_waiting());
@@ -424,6 +430,22 @@ impl<'a> World<'a> {
             return violation("stuck: recovery does not end", self.describe_waiting());
         }
         Ok(())
+    }
+
+    /// Whether volumes that are not served have so much dirty data in the log that writes of others
+    /// may wait for room until somebody acts.
+    fn is_log_held(&self) -> bool {
+        let Some(engine) = self.engine.as_ref() else { return false };
+        let now = self.time();
+        let slots = self.volumes.iter().filter_map(|volume| volume.slot);
+        let quiesced = slots
+            .filter_map(|slot| engine.volume_status(now, slot))
+            .filter(|volume| volume.state == VolumeState::Quiesced);
+        let held_blocks: u64 = quiesced.map(|volume| volume.dirty_blocks).sum();
+        let log_blocks = engine.status(now).map_or(u64::MAX, |status| {
+            u64::from(status.segments) * u64::from(status.segment_blocks)
+        });
+        held_blocks * 3 > log_blocks
     }
 
     fn happen(&mut self, due: Due) -> Result<(), Halt> {
