@@ -360,7 +360,8 @@ impl World<'_> {
             None if pending.command == Command::Stop && result.is_ok() => {
                 self.life.is_stopped = true;
                 for index in 0..self.volumes.len() {
-                    if self.volumes[index].is_served() {
+                    // One that the engine does not serve, since its origin failed, was not flushed.
+                    if self.volumes[index].is_served() && !self.is_quiesced(index) {
                         self.oracle.acknowledge_flush(index, pending.moment);
                     }
                 }

@@ -13,7 +13,7 @@ use forebay_engine::format::crc32c;
 use forebay_engine::format::superblock::WritebackOrder;
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind};
 use forebay_engine::options::{CacheMode, HostMark};
-use forebay_engine::status::VolumeState;
+use forebay_engine::status::{VolumeState, VolumeStatus};
 use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
 
 use crate::administrator::{Administrator, Save};
@@ -432,15 +432,23 @@ impl<'a> World<'a> {
         Ok(())
     }
 
+    /// What the engine says of a volume that it knows and does not serve.
+    fn quiesced(&self, index: usize) -> Option<VolumeStatus> {
+        let engine = self.engine.as_ref()?;
+        let status = engine.volume_status(self.time(), self.volumes[index].slot?)?;
+        (status.state == VolumeState::Quiesced).then_some(status)
+    }
+
+    pub(crate) fn is_quiesced(&self, index: usize) -> bool {
+        self.quiesced(index).is_some()
+    }
+
     /// Whether volumes that are not served have so much dirty data in the log that writes of others
     /// may wait for room until somebody acts.
     fn is_log_held(&self) -> bool {
         let Some(engine) = self.engine.as_ref() else { return false };
         let now = self.time();
-        let slots = self.volumes.iter().filter_map(|volume| volume.slot);
-        let quiesced = slots
-            .filter_map(|slot| engine.volume_status(now, slot))
-            .filter(|volume| volume.state == VolumeState::Quiesced);
+        let quiesced = (0..self.volumes.len()).filter_map(|index| self.quiesced(index));
         let held_blocks: u64 = quiesced.map(|volume| volume.dirty_blocks).sum();
         let log_blocks = engine.status(now).map_or(u64::MAX, |status| {
             u64::from(status.segments) * u64::from(status.segment_blocks)

@@ -434,12 +434,15 @@ impl Engine {
     /// Asks for the flush if one is needed.
     fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
         let volume = self.volume_mut(slot);
+        // Not again if one failed: it says no more of what that lost, and two origins that fail in
+        // turn would keep a stop waiting for ever.
         let is_needed = (!volume.homed.is_empty() || !volume.around.is_empty())
+            && !volume.has_lost_writes
             && !has_defect(Defect::EndWithoutOriginFlush);
         if is_needed && !volume.flushes.is_under_way() && !volume.flushes.is_due() {
             volume.flushes.join(Waiter::Nobody);
         }
-        is_needed && !volume.has_lost_writes
+        is_needed
     }
 
     /// Rule 10: a higher generation, durable before it matters, voids every record of the volume.

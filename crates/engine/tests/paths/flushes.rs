@@ -243,3 +243,19 @@ fn an_origin_that_cannot_flush_is_not_written_in_a_loop() {
     assert_eq!(world.on_origin(0, 3), Content::Tag(1));
     assert_eq!(world.command_now(Command::Stop), Ok(None));
 }
+
+/// One flush for each origin that fails, and not one after the other as long as the stop waits for
+/// the other one.
+#[test]
+fn a_stop_does_not_flush_an_origin_again_that_failed() {
+    let mut world = Setup::of(&[CacheMode::Passthrough; 2]).start();
+    world.write_now(0, 0, 1, 1);
+    world.write_now(1, 0, 1, 1);
+    world.fails = Some(Box::new(|held| origin::flush(0)(held).then_some(IoError::Gone)));
+    let mark = world.mark();
+    let stop = world.command(Command::Stop);
+    world.settle_except(origin::flush(1));
+    assert_eq!(origin_flushes_since(&world, mark), 2);
+    world.settle();
+    assert_eq!(world.command_result(stop), Some(Err(CommandError::OriginFailed)));
+}
