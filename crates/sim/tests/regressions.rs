@@ -102,6 +102,18 @@ const SEEDS: &[(u64, &str)] = &[
          served without its cache",
     ),
     (
+        4_742,
+        "a stop was taken for a flush of a volume that was not served, since its origin had failed",
+    ),
+    (
+        9_224_269_711_882_630_062,
+        "a stop never ended: it asked for a flush again and again while two origins failed in turn",
+    ),
+    (
+        1_795_347_770_506_921,
+        "writes that waited in a log held by a volume that is not served were taken for a lock-up",
+    ),
+    (
         1_795_348_118,
         "a writethrough volume showed what its origin did not have: a block that could not be read \
          kept others of its extent from going home",
