@@ -27,6 +27,9 @@ use crate::units::{
 };
 use crate::wake::Waiter;
 
+/// Free segments that a drop leaves: it may take the spares, too.
+const KEPT_BY_DROPS: u32 = 0;
+
 /// What is to be appended for a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewEntry {
@@ -63,6 +66,11 @@ impl Engine {
 
     /// Whether an entry with so many payload blocks can be appended now, without waiting.
     pub(crate) fn has_room(&self, stream: Stream, payload_blocks: u32) -> bool {
+        self.has_room_keeping(stream, payload_blocks, self.kept_segments(stream))
+    }
+
+    /// The same, with so many segments left free.
+    fn has_room_keeping(&self, stream: Stream, payload_blocks: u32, kept: u32) -> bool {
         if self.is_cache_failed() {
             return false;
         }
@@ -70,7 +78,7 @@ impl Engine {
         if state.open.is_some_and(|open| self.fits_into(open, 1 + payload_blocks)) {
             return true;
         }
-        self.log.segments.free_count() > self.kept_segments(stream)
+        self.log.segments.free_count() > kept
     }
 
     /// Whether an entry of `Stream::Relocate` that is no drop can be appended now. Rule 11: what is
@@ -84,8 +92,7 @@ impl Engine {
     /// in the open segment, since nothing is appended to it any more. So a drop may open a spare
     /// segment: what it drops gives back as much at least.
     pub(crate) fn has_room_for_drop(&self) -> bool {
-        self.has_room(Stream::Relocate, 0)
-            || !self.is_cache_failed() && self.log.segments.free_count() > 0
+        self.has_room_keeping(Stream::Relocate, 0, KEPT_BY_DROPS)
     }
 
     /// Blocks that `Stream::Relocate` can still take without touching the spare segments.
@@ -133,7 +140,8 @@ impl Engine {
     ) -> (Key, CacheBlock) {
         assert_eq!(new.kind, EntryKind::Data);
         assert_eq!(source.length as usize, new.block_count as usize * BLOCK_BYTES);
-        let key = self.record_for(stream, new.block_count, Sharing::Shared);
+        let kept = self.kept_segments(stream);
+        let key = self.record_for(stream, new.block_count, Sharing::Shared, kept);
         payload.retain(source.buffer);
         let record = &mut self.log.records[key];
         let block = record.block + 1 + record.payload_blocks;
@@ -179,7 +187,7 @@ impl Engine {
             EntryKind::Data | EntryKind::Drop { .. } | EntryKind::Mark { .. } => unreachable!(),
         };
         let sharing = if blank.is_some() { Sharing::Alone } else { Sharing::Shared };
-        let key = self.record_for(stream, 0, sharing);
+        let key = self.record_for(stream, 0, sharing, self.kept_segments(stream));
         let record = &self.log.records[key];
         let (segment, block) = (record.segment, record.block);
         self.push_entry(key, new, block);
@@ -206,7 +214,7 @@ impl Engine {
     /// Appends a drop of a whole segment (rule 3).
     pub(crate) fn append_drop(&mut self, segment: u32) -> Key {
         let generation = self.log.segments.get(segment).generation;
-        let key = self.record_for(Stream::Relocate, 0, Sharing::Shared);
+        let key = self.record_for(Stream::Relocate, 0, Sharing::Shared, KEPT_BY_DROPS);
         let record = &mut self.log.records[key];
         let entry = Entry {
             kind: EntryKind::Drop { segment, generation },
@@ -227,7 +235,7 @@ impl Engine {
 
     /// Appends a record without entries, for what its header says of the records before it.
     pub(crate) fn append_empty_record(&mut self, stream: Stream) {
-        self.record_for(stream, 0, Sharing::Alone);
+        self.record_for(stream, 0, Sharing::Alone, self.kept_segments(stream));
         self.close_record(stream);
     }
 
@@ -373,8 +381,14 @@ impl Engine {
     }
 
     /// The record that takes the next entry: the one being built, or a new one, in the open segment
-    /// or a new one.
-    fn record_for(&mut self, stream: Stream, payload_blocks: u32, sharing: Sharing) -> Key {
+    /// or a new one, if `kept` segments stay free.
+    fn record_for(
+        &mut self,
+        stream: Stream,
+        payload_blocks: u32,
+        sharing: Sharing,
+        kept: u32,
+    ) -> Key {
         assert!(self.may_append(), "rule 8");
         if let Some(key) = self.log.stream(stream).building {
             let record = &self.log.records[key];
@@ -391,7 +405,7 @@ impl Engine {
         let open = self.log.stream(stream).open;
         let segment = match open {
             Some(open) if self.fits_into(open, 1 + payload_blocks) => open,
-            _ => self.open_segment(stream),
+            _ => self.open_segment(stream, kept),
         };
         let state = self.log.segments.get_mut(segment);
         let block = state.used_blocks;
@@ -416,11 +430,9 @@ impl Engine {
         key
     }
 
-    fn open_segment(&mut self, stream: Stream) -> u32 {
+    fn open_segment(&mut self, stream: Stream, kept: u32) -> u32 {
         self.close_segment(stream);
-        // Rule 11: the caller asked for room, which keeps the reserve and the spares; a drop may
-        // take one of these.
-        let kept = if stream == Stream::Relocate { 0 } else { self.kept_segments(stream) };
+        // Rule 11: the caller asked for room, which keeps the reserve and the spares.
         assert!(self.log.segments.free_count() > kept);
         let order = self.log.next_open_order;
         self.log.next_open_order += 1;
