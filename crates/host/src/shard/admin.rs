@@ -263,7 +263,7 @@ impl Running {
         }
         let set = self.set.as_mut().expect("events come from the engine");
         tracing::error!("the cache device has failed; volumes without dirty data go on without it");
-        let slots: Vec<_> = set.engine.superblock().slots().map(|(slot, _)| slot).collect();
+        let slots: Vec<_> = set.engine.volume_ids().map(|(slot, _)| slot).collect();
         for slot in slots {
             if clean_volumes.contains(&slot) {
                 set.mark(Mark::WithoutCache(slot), self.now);
