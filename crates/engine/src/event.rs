@@ -139,7 +139,8 @@ pub enum Event {
     CacheFailed {
         /// Volumes that go on without it, from their origins, once the host state file says so and
         /// [`crate::Engine::handle_host_state_saved`] was called for them. Those with dirty data
-        /// are not among them, since their origins are older, nor those that have no origin.
+        /// are not among them, since their origins are older, nor those that have no origin, nor
+        /// one that is being attached.
         clean_volumes: alloc::vec::Vec<VolumeSlot>,
     },
     /// The cache device failed repeatedly: nothing new is cached from now on, dirty data is written

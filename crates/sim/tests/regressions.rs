@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        257,
+        "a cache device that went during an attach was not taken back: the engine waited for a \
+         mark of the new volume",
+    ),
+    (
         1049,
         "a stop waited for ever for writes without room, while the log was full of dirty data of a \
          volume that was not served",

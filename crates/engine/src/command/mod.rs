@@ -59,6 +59,10 @@ impl VolumeCommand {
         self.id
     }
 
+    pub(crate) fn is_attach(&self) -> bool {
+        matches!(self.goal, Goal::Attach)
+    }
+
     pub(crate) fn is_leaving(&self) -> bool {
         let leaves = match self.goal {
             Goal::Mode(mode) => !mode.keeps_dirty(),

@@ -192,3 +192,22 @@ fn a_volume_whose_detach_landed_as_the_device_went_is_not_there_any_more() {
     assert_eq!(world.look(0, 0..2), [1, 2].map(Content::Tag));
     assert!(!world.events.iter().any(|event| matches!(event, Event::WritesLost { .. })));
 }
+
+#[test]
+fn a_volume_whose_attach_the_loss_ended_holds_nothing_up() {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
+    world.write_now(1, 0, 1, 1);
+    world.flush_now(1);
+    assert!(world.command_now(Command::Detach { volume: VolumeSlot(0) }).is_ok());
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    let write = world.write(1, 1, 1, 2);
+    let record = world.the(cache::record);
+    world.fail(record, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert_eq!(world.command_result(attach), Some(Err(CommandError::CacheFailed)));
+    assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![] }));
+    come_back(&mut world, Keep::All);
+    world.finish(&[write]);
+    assert_eq!(world.look(1, 0..2), [1, 2].map(Content::Tag));
+}
