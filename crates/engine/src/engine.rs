@@ -31,6 +31,7 @@ use crate::log::Log;
 use crate::options::{CacheFacts, OriginOpening, SetSettings};
 use crate::path::Operation;
 use crate::path::miss::Miss;
+use crate::path::room::RoomQueue;
 use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::policy::{Fifo, Policy};
@@ -141,6 +142,7 @@ pub struct Engine {
     pub(crate) operations: Slab<Operation>,
     pub(crate) read_parts: Slab<crate::path::read::ReadPart>,
     pub(crate) units: Slab<Unit>,
+    pub(crate) room: RoomQueue,
     pub(crate) misses: Slab<Miss>,
     pub(crate) ios: Slab<IoPurpose>,
     pub(crate) io_queue: VecDeque<Io>,
@@ -207,6 +209,7 @@ impl Engine {
             operations: Slab::default(),
             read_parts: Slab::default(),
             units: Slab::default(),
+            room: RoomQueue::default(),
             misses: Slab::default(),
             ios: Slab::default(),
             io_queue: VecDeque::new(),

@@ -192,8 +192,11 @@ impl Engine {
                 volume.locks
             );
         }
-        for waiter in self.log.space_waiters.iter().chain(&self.memory_waiters) {
-            text += &format!("waits for space or memory: {waiter:?}\n");
+        for unit in self.room.units() {
+            text += &format!("waits for room: {unit:?}\n");
+        }
+        for waiter in &self.memory_waiters {
+            text += &format!("waits for memory: {waiter:?}\n");
         }
         text
     }

@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        1152,
+        "a write without room took its lock again each time that there was some, and came too late \
+         for minutes",
+    ),
+    (
         257,
         "a cache device that went during an attach was not taken back: the engine waited for a \
          mark of the new volume",

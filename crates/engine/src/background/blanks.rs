@@ -49,14 +49,6 @@ impl Engine {
         !pieces.iter().any(|piece| matches!(piece.place, Place::Blank { .. }))
     }
 
-    /// Writes that wait until there are fewer pieces go on.
-    pub(crate) fn wake_blank_waiters(&mut self) {
-        if self.log.waits_for_blanks && self.has_blank_room() {
-            self.log.waits_for_blanks = false;
-            self.wake_space_waiters();
-        }
-    }
-
     /// Whether blank records should be written back before anything else.
     pub(crate) fn is_short_of_blanks(&self) -> bool {
         self.blank_pieces_at_most() > BLANK_PIECES_MAX / 2

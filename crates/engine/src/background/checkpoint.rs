@@ -350,6 +350,6 @@ impl Engine {
         }
         assert!(!is_late);
         self.log.segments.release(segment);
-        self.wake_space_waiters();
+        self.on_segment_free();
     }
 }

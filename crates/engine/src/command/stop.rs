@@ -52,7 +52,7 @@ impl Engine {
         }
         if self.operations.len() > 0 && self.is_full_for_good() {
             // Promise 5: a stop always finishes. Who waits for room would wait for ever.
-            self.fail_space_waiters();
+            self.fail_room_waiters();
         }
         let is_busy = self.operations.len() > 0
             || !self.writeback.is_idle()

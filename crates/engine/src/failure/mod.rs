@@ -79,7 +79,7 @@ impl Engine {
         while let Some(waiter) = self.log.flushes.pop_finished() {
             self.wake(waiter, Ended::Failed);
         }
-        self.fail_space_waiters();
+        self.fail_room_waiters();
         for (_, waiter) in core::mem::take(&mut self.log.frontier_waiters) {
             self.wake(waiter, Ended::Failed);
         }

@@ -97,14 +97,22 @@ impl Engine {
 
     /// Blocks that `Stream::Relocate` can still take without touching the spare segments.
     pub(crate) fn relocation_room(&self) -> u32 {
-        let usable = self.usable_blocks();
-        let free = self.log.segments.free_count().saturating_sub(SPARE_SEGMENTS);
-        let open = self
-            .log
-            .stream(Stream::Relocate)
-            .open
-            .map_or(0, |open| usable.saturating_sub(self.log.segments.get(open).used_blocks));
-        open + free * usable
+        self.room(Stream::Relocate, self.usable_blocks())
+    }
+
+    /// Blocks that `Stream::Client` can take for certain, in entries of any size: an entry that
+    /// does not fit any more leaves the rest of a segment empty.
+    pub(crate) fn client_room(&self) -> u32 {
+        self.room(Stream::Client, self.usable_blocks().saturating_sub(self.unit_blocks_max()))
+    }
+
+    fn room(&self, stream: Stream, blocks_of_segment: u32) -> u32 {
+        let kept = self.kept_segments(stream);
+        let free = self.log.segments.free_count().saturating_sub(kept);
+        let used = |open| self.log.segments.get(open).used_blocks;
+        let open = self.log.stream(stream).open;
+        let rest = open.map_or(0, |open| blocks_of_segment.saturating_sub(used(open)));
+        rest + free * blocks_of_segment
     }
 
     /// Blocks of a segment without its summary, however its records are cut.

@@ -152,10 +152,6 @@ pub(crate) struct Log {
     pub(crate) blanks: BTreeMap<u32, BlankRecord>,
     /// Tombstones in the complete maps: they go once every record up to the number is complete.
     pub(crate) tombstones: VecDeque<Tombstone>,
-    /// Units that wait for log space, in order.
-    pub(crate) space_waiters: VecDeque<Waiter>,
-    /// Some of them wait for blank records to go home, not for a segment.
-    pub(crate) waits_for_blanks: bool,
     /// Flows that wait until all records up to a number are complete.
     pub(crate) frontier_waiters: Vec<(u64, Waiter)>,
     pub(crate) write_failures: u32,
@@ -193,8 +189,6 @@ impl Log {
             unflushed: VecDeque::new(),
             blanks: BTreeMap::new(),
             tombstones: VecDeque::new(),
-            space_waiters: VecDeque::new(),
-            waits_for_blanks: false,
             frontier_waiters: Vec::new(),
             write_failures: 0,
             next_open_order: 1,

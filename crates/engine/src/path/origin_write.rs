@@ -17,7 +17,7 @@ use crate::slab::Key;
 use crate::status::BypassReason;
 use crate::units::VolumeSlot;
 use crate::volume::AROUND_RANGES_MAX;
-use crate::wake::{Ended, Waiter};
+use crate::wake::Waiter;
 
 impl Engine {
     /// Writethrough: log and origin. Where a copy exists the record is durable first (rule 5): else
@@ -74,12 +74,12 @@ impl Engine {
         }
         let has_copy =
             self.copies(slot, start, end).next().is_some() && !has_defect(Defect::NoInvalidation);
-        let may_cut = self.may_cut_blanks(slot, start, end);
-        self.log.waits_for_blanks |= has_copy && !may_cut;
-        if has_copy && !(may_cut && self.has_room_beside_drops(0)) {
-            self.units[key].state = UnitState::Room;
-            self.unlock(slot, crate::range_lock::LockOwner::Unit(key));
-            self.wait_for_room(Waiter::Unit(key));
+        if has_copy && !self.may_cut_blanks(slot, start, end) {
+            self.wait_for_blank_room(key);
+            return;
+        }
+        if has_copy && !self.has_room_beside_drops(0) {
+            self.wait_for_a_segment(key);
             return;
         }
         let version = self.log.take_version();
@@ -249,11 +249,5 @@ impl Engine {
 
     pub(crate) fn join_origin_flush(&mut self, slot: VolumeSlot, waiter: Waiter) {
         self.volume_mut(slot).flushes.join(waiter);
-    }
-
-    pub(crate) fn fail_space_waiters(&mut self) {
-        while let Some(waiter) = self.log.space_waiters.pop_front() {
-            self.wake(waiter, Ended::Failed);
-        }
     }
 }

@@ -15,6 +15,7 @@ use crate::log::append::{Checksums, NewEntry};
 use crate::options::CacheMode;
 use crate::path::miss::one_block;
 use crate::path::read::{Span, blocks_of};
+use crate::path::room::Ticket;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::{RequestError, RequestKind};
@@ -84,6 +85,10 @@ pub(crate) struct Unit {
     /// Failed flushes of the origin when the write to it began.
     pub(crate) failed_flushes: u64,
     pub(crate) error: Option<RequestError>,
+    /// Its place among those that wait for room, once it had to wait.
+    pub(crate) ticket: Option<Ticket>,
+    /// Log that is kept for it.
+    pub(crate) claimed_blocks: u32,
 }
 
 impl Engine {
@@ -181,6 +186,8 @@ impl Engine {
             waits: 0,
             failed_flushes: 0,
             error: None,
+            ticket: None,
+            claimed_blocks: 0,
         });
         self.prepare_unit(unit, payload);
     }
@@ -379,48 +386,6 @@ impl Engine {
         }
     }
 
-    fn payload_blocks(unit: &Unit) -> u32 {
-        match unit.kind {
-            UnitKind::Data { .. } => u32::try_from(unit.block_count).expect("a unit"),
-            UnitKind::ZeroPart { .. } | UnitKind::Zeroes { .. } | UnitKind::Discard => 0,
-        }
-    }
-
-    /// Whether the unit can be appended now. If not, it lets go of its lock and starts over when
-    /// there is room.
-    pub(crate) fn has_unit_room(&mut self, key: Key, payload: &mut dyn Payload) -> bool {
-        let unit = self.units[key];
-        if self.is_cache_failed() {
-            self.end_unit(key, Err(RequestError::Io), payload);
-            return false;
-        }
-        let has_piece_room = match unit.kind {
-            UnitKind::Data { .. } => {
-                self.may_cut_blanks(unit.slot, unit.start, unit.start + unit.block_count)
-            }
-            _ => self.has_blank_room(),
-        };
-        self.log.waits_for_blanks |= !has_piece_room;
-        if has_piece_room && self.has_room(Stream::Client, Self::payload_blocks(&unit)) {
-            return true;
-        }
-        self.units[key].state = UnitState::Room;
-        self.unlock(unit.slot, LockOwner::Unit(key));
-        self.wait_for_room(Waiter::Unit(key));
-        false
-    }
-
-    pub(crate) fn wait_for_room(&mut self, waiter: Waiter) {
-        self.set_counters.space_waits += 1;
-        self.log.space_waiters.push_back(waiter);
-    }
-
-    pub(crate) fn wake_space_waiters(&mut self) {
-        while let Some(waiter) = self.log.space_waiters.pop_front() {
-            self.wake(waiter, Ended::Well);
-        }
-    }
-
     /// Appends the unit, dirty; returns its record.
     pub(crate) fn append_unit(&mut self, key: Key, payload: &mut dyn Payload) -> Key {
         let version = self.log.take_version();
@@ -443,12 +408,14 @@ impl Engine {
             epoch: self.volume(unit.slot).epoch,
             is_dirty: kind == EntryKind::Data || !has_defect(Defect::BlankNeverDirty),
         };
-        match unit.kind {
+        let record = match unit.kind {
             UnitKind::Data { source, .. } => {
                 self.append_data(Stream::Client, new, source, Checksums::Compute, payload).0
             }
             _ => self.append_bare(Stream::Client, new),
-        }
+        };
+        self.settle_claim(key);
+        record
     }
 
     fn write_log(&mut self, key: Key, payload: &mut dyn Payload) {
@@ -540,6 +507,7 @@ impl Engine {
     }
 
     fn release_unit(&mut self, key: Key, payload: &mut dyn Payload) {
+        self.settle_claim(key);
         let unit = self.units.remove(key).expect("it is under way");
         for buffer in [unit.own_buffer, unit.old_block].into_iter().flatten() {
             payload.release(buffer);

@@ -149,6 +149,39 @@ fn promotions_leave_room_for_writes_and_say_so() {
     assert_eq!(refused, 1);
 }
 
+/// Writes until one has to wait for room; returns all of them, that one last.
+fn write_until_full(world: &mut World, tag: u64) -> Vec<u64> {
+    let mut ids = Vec::new();
+    for chunk in 0..125 {
+        ids.push(world.write(0, chunk * 16, 16, tag));
+        world.settle_except(origin::any(0));
+        if world.is_pending(ids[ids.len() - 1]) {
+            return ids;
+        }
+    }
+    panic!("the origin is larger than the cache");
+}
+
+/// Room that becomes free while a write waits for its blocks is not given to those that came later.
+#[test]
+fn a_write_that_waited_for_room_keeps_it_while_it_waits_for_its_lock() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let full = write_until_full(&mut world, 1);
+    let patient = world.write(0, 2000, 1, 2);
+    let part = world.write_sectors(0, 2000 * 8, 1, 3);
+    // Writeback makes room; the lock stays with the part, whose old block is on its way.
+    world.idle_except(50, origin::read(0));
+    assert!(full.iter().all(|id| world.is_done(*id)));
+    assert!(world.is_pending(patient) && world.is_pending(part));
+    write_until_full(&mut world, 4);
+    let old = world.the(origin::read(0));
+    world.complete(old);
+    world.settle_except(origin::any(0));
+    assert!(world.is_done(patient), "{}", world.engine().0.describe_waiting());
+    world.finish(&[part]);
+    assert_ne!(world.read_now(0, 2000), Ok(Content::Tag(ORIGINAL)));
+}
+
 #[test]
 fn a_long_mixture_with_crashes_loses_nothing() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
