@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 use crate::engine::{Engine, Phase};
 use crate::format::checkpoint::bit;
 use crate::index::{Piece, Place};
+use crate::log::MOSTLY_DEAD_DIVISOR;
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, VolumeSlot};
 
@@ -127,7 +128,7 @@ impl Engine {
     fn audit_segments(&self, count: &Count) -> Result<(), String> {
         let blocks = self.log.segments.segment_blocks();
         let mut free = 0;
-        let mut dirty_of_all = 0;
+        let (mut dirty_of_all, mut held_of_all) = (0, 0);
         for (id, segment) in self.log.segments.iter() {
             let name = |what| move || format!("{what} of segment {id}");
             free += u32::from(segment.state == SegmentState::Free);
@@ -147,12 +148,15 @@ impl Engine {
             unless_equal(name("dirty blocks"), segment.dirty, dirty)?;
             unless_equal(name("mapped blocks"), segment.mapped, count.mapped[id as usize])?;
             dirty_of_all += u64::from(dirty);
+            held_of_all += u64::from((dirty * MOSTLY_DEAD_DIVISOR).min(blocks));
         }
         unless_equal(
             || "dirty blocks of all segments".into(),
             self.log.segments.dirty_count(),
             dirty_of_all,
         )?;
+        let held = self.log.segments.held_blocks();
+        unless_equal(|| "blocks that only writeback gives back".into(), held, held_of_all)?;
         unless_equal(|| "free segments".into(), self.log.segments.free_count(), free)
     }
 

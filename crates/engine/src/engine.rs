@@ -31,6 +31,7 @@ use crate::log::Log;
 use crate::options::{CacheFacts, OriginOpening, SetSettings};
 use crate::path::Operation;
 use crate::path::miss::Miss;
+use crate::path::pace::Pace;
 use crate::path::room::RoomQueue;
 use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
@@ -142,6 +143,7 @@ pub struct Engine {
     pub(crate) operations: Slab<Operation>,
     pub(crate) read_parts: Slab<crate::path::read::ReadPart>,
     pub(crate) units: Slab<Unit>,
+    pub(crate) pace: Pace,
     pub(crate) room: RoomQueue,
     pub(crate) misses: Slab<Miss>,
     pub(crate) ios: Slab<IoPurpose>,
@@ -209,6 +211,7 @@ impl Engine {
             operations: Slab::default(),
             read_parts: Slab::default(),
             units: Slab::default(),
+            pace: Pace::default(),
             room: RoomQueue::default(),
             misses: Slab::default(),
             ios: Slab::default(),
@@ -369,6 +372,7 @@ impl Engine {
             self.homed_wakeup(),
             self.idle_mark_wakeup(),
             self.return_wakeup(),
+            self.pace_wakeup(),
         ];
         times.into_iter().flatten().min()
     }
@@ -401,6 +405,7 @@ impl Engine {
             return;
         }
         self.run_background(payload);
+        self.advance_pace();
         self.run_wakes(payload);
         if !self.is_cache_failed() {
             self.submit_records(payload);

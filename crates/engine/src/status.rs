@@ -146,6 +146,10 @@ pub struct SetCounters {
     pub dropped_blocks: u64,
     /// Writes that waited for log space.
     pub space_waits: u64,
+    /// Writes that were slowed down, since the log was filling up with dirty data.
+    pub throttled_writes: u64,
+    /// Microseconds for which they were, in all.
+    pub throttled_us: u64,
 }
 
 impl SetCounters {

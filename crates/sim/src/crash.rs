@@ -335,6 +335,8 @@ impl World<'_> {
             let counters = status.counters;
             self.stats.checkpoints += counters.checkpoints;
             self.stats.reclaimed_segments += counters.reclaimed_segments;
+            self.stats.throttled_writes += counters.throttled_writes;
+            self.stats.space_waits += counters.space_waits;
             self.stats.records += counters.records;
             self.stats.idle_marks += counters.idle_marks;
         }

@@ -90,6 +90,8 @@ pub(crate) struct SetCounters {
     pub(crate) reclaimed_segment_count: u64,
     pub(crate) dropped_block_count: u64,
     pub(crate) space_wait_count: u64,
+    pub(crate) throttled_write_count: u64,
+    pub(crate) throttled_us: u64,
 }
 
 /// An export: a volume, or a bare device.

@@ -119,6 +119,8 @@ fn cache_set(report: &SetReport) -> CacheSet {
             reclaimed_segment_count: counters.reclaimed_segments,
             dropped_block_count: counters.dropped_blocks,
             space_wait_count: counters.space_waits,
+            throttled_write_count: counters.throttled_writes,
+            throttled_us: counters.throttled_us,
         },
     }
 }

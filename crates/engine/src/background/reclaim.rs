@@ -19,7 +19,7 @@ use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::append::{Checksums, NewEntry};
 use crate::log::segments::SegmentState;
-use crate::log::{DROPS_OF_ROUND, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
+use crate::log::{DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
 use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::units::{BLOCK_BYTES, CacheBlock, Time, VolumeSlot};
@@ -29,9 +29,6 @@ use crate::wake::{Ended, Waiter};
 const VICTIMS_MAX: usize = DROPS_OF_ROUND as usize;
 /// Milliseconds until another round, after one with segments that cannot be emptied now either.
 const REST_MS: u64 = 100;
-/// At most one of so many blocks of a segment is alive (dirty, where the origin is away): moving
-/// them pays.
-const MOSTLY_DEAD_DIVISOR: u32 = 4;
 /// Reads of blocks to be kept that are under way at once.
 const READS_MAX: usize = 8;
 /// Times that a dirty block is read before it counts as lost.

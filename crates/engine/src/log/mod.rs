@@ -41,6 +41,8 @@ pub(crate) const SPARE_SEGMENTS: u32 = 3;
 pub(crate) const RESERVE_SEGMENTS: u32 = 3;
 /// Blocks of the log that the drops of one round of reclaim take at most (rule 11).
 pub(crate) const DROPS_OF_ROUND: u32 = 8;
+/// A segment of which at most one of so many blocks is alive is mostly dead: it pays to move them.
+pub(crate) const MOSTLY_DEAD_DIVISOR: u32 = 4;
 /// Segments that promotions leave to writes, so that fills never slow writes.
 pub(crate) const PROMOTE_MARGIN_SEGMENTS: u32 = 2;
 /// Records of a stream under way before further writes wait to share the next one. Enough to keep

@@ -1,8 +1,8 @@
 //! The table of segments: state, generation, live and dirty bits, checksums.
 //!
-//! Invariants: `live` and `dirty` count the bits; a dirty block is live; a free segment has
-//! neither. The bits are shared with a checkpoint that is being written and copied when they change
-//! (rule 6).
+//! Invariants: `live`, `dirty` and `held_blocks` count the bits; a dirty block is live; a free
+//! segment has neither. The bits are shared with a checkpoint that is being written and copied when
+//! they change (rule 6).
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -13,6 +13,7 @@ use crate::defects::{Defect, has_defect};
 use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
+use crate::log::MOSTLY_DEAD_DIVISOR;
 use crate::slab::Key;
 use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time};
 
@@ -68,6 +69,7 @@ pub(crate) struct SegmentTable {
     free: VecDeque<u32>,
     segment_blocks: u32,
     dirty_blocks: u64,
+    held_blocks: u64,
     no_bits: Arc<Bits>,
 }
 
@@ -103,6 +105,7 @@ impl SegmentTable {
             free: (0..count).collect(),
             segment_blocks,
             dirty_blocks: 0,
+            held_blocks: 0,
             no_bits,
         }
     }
@@ -122,6 +125,18 @@ impl SegmentTable {
     /// Dirty bits in all segments; a blank record counts as one.
     pub(crate) fn dirty_count(&self) -> u64 {
         self.dirty_blocks
+    }
+
+    /// Blocks of the log that only writeback gives back: those of segments with dirty blocks. Of a
+    /// segment that is mostly dead, what moving its blocks takes and more the fewer they are.
+    pub(crate) fn held_blocks(&self) -> u64 {
+        self.held_blocks
+    }
+
+    /// The same for one segment.
+    pub(crate) fn held_blocks_of(&self, segment: u32) -> u64 {
+        let dirty = self.get(segment).dirty;
+        u64::from(dirty.min(self.segment_blocks / MOSTLY_DEAD_DIVISOR) * MOSTLY_DEAD_DIVISOR)
     }
 
     pub(crate) fn get(&self, segment: u32) -> &Segment {
@@ -245,8 +260,10 @@ impl SegmentTable {
         let segment = &mut self.segments[id as usize];
         assert!(bit(&segment.bits.live, block));
         if set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block) {
-            segment.dirty += 1;
+            let before = self.held_blocks_of(id);
+            self.segments[id as usize].dirty += 1;
             self.dirty_blocks += 1;
+            self.held_blocks += self.held_blocks_of(id) - before;
         }
     }
 
@@ -270,8 +287,10 @@ impl SegmentTable {
             return false;
         }
         clear_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block);
-        segment.dirty -= 1;
+        let before = self.held_blocks_of(id);
+        self.segments[id as usize].dirty -= 1;
         self.dirty_blocks -= 1;
+        self.held_blocks -= before - self.held_blocks_of(id);
         true
     }
 

@@ -3,6 +3,7 @@
 pub(crate) mod flush;
 pub(crate) mod miss;
 pub(crate) mod origin_write;
+pub(crate) mod pace;
 pub(crate) mod read;
 pub(crate) mod room;
 pub(crate) mod write;

@@ -85,6 +85,8 @@ pub(crate) struct Unit {
     /// Failed flushes of the origin when the write to it began.
     pub(crate) failed_flushes: u64,
     pub(crate) error: Option<RequestError>,
+    /// It was slowed down, if need be.
+    pub(crate) is_paced: bool,
     /// Its place among those that wait for room, once it had to wait.
     pub(crate) ticket: Option<Ticket>,
     /// Log that is kept for it.
@@ -186,6 +188,7 @@ impl Engine {
             waits: 0,
             failed_flushes: 0,
             error: None,
+            is_paced: false,
             ticket: None,
             claimed_blocks: 0,
         });
@@ -216,6 +219,9 @@ impl Engine {
     /// What must be there before the unit takes its lock: the host's mark, and a buffer for zeroes.
     fn prepare_unit(&mut self, key: Key, payload: &mut dyn Payload) {
         self.refresh_route(key);
+        if !self.is_paced(key) {
+            return;
+        }
         let unit = self.units[key];
         let keeps_dirty = self.effective_mode(unit.slot).keeps_dirty() || unit.route == Route::Log;
         if keeps_dirty && !self.is_dirty_marked(unit.slot, key) {

@@ -13,6 +13,7 @@ mod full_cache;
 mod hand_over;
 mod modes;
 mod odd_sizes;
+mod pace;
 mod quiesced;
 mod read_ahead;
 mod reads;

@@ -12,12 +12,14 @@
 mod demand;
 pub(crate) mod pause;
 mod plan;
+pub(crate) mod rate;
 mod runs;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
 use self::pause::Pauses;
+use self::rate::DrainRate;
 use self::runs::Run;
 use crate::background::segment_entries::SegmentRange;
 use crate::defects::{Defect, has_defect};
@@ -29,8 +31,10 @@ use crate::slab::Slab;
 use crate::units::{CacheBlock, Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
-/// Segments of one window.
-const WINDOW_SEGMENTS_MAX: usize = 16;
+/// Segments of one window at least, if so many have dirty blocks.
+const WINDOW_SEGMENTS_MIN: usize = 16;
+/// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
+const WINDOW_BLOCKS_MAX: usize = 1 << 16;
 /// Milliseconds until another search, if one found nothing to write.
 const REST_MS: u64 = 10;
 
@@ -64,6 +68,7 @@ pub(crate) struct WritebackJob {
     /// Blank records that the origin durably has.
     pub(crate) clean_blanks: VecDeque<CacheBlock>,
     pub(crate) pauses: Pauses,
+    rate: DrainRate,
     /// Segments opened up to this one hold nothing that may be written home now.
     after_order: u64,
     /// After a vain search through all segments.
@@ -136,7 +141,11 @@ impl Engine {
             return;
         }
         dirty.sort_unstable();
-        dirty.truncate(WINDOW_SEGMENTS_MAX);
+        // The larger a window the less the origin has to seek. Nothing of it is given back before
+        // it is home, so it is no larger than the room for what is written meanwhile.
+        let largest = WINDOW_BLOCKS_MAX / self.log.segments.segment_blocks() as usize;
+        let length = self.segments_to_hard_mark().min(largest).max(WINDOW_SEGMENTS_MIN);
+        dirty.truncate(length);
         self.writeback.segments = dirty.into_iter().map(|(_, id)| id).collect();
         self.writeback.next_segment = 0;
         self.writeback.is_urgent = false;
@@ -176,6 +185,7 @@ impl Engine {
             return;
         }
         self.writeback.after_order = 0;
+        self.begin_measuring(queue.iter().map(Run::log_blocks).sum());
         self.writeback.queue = queue;
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
         if self.log.flushes.is_finished(needed.unwrap_or(0))
@@ -204,11 +214,16 @@ impl Engine {
             State::Flushing => {
                 self.writeback.flushes -= 1;
                 if self.writeback.flushes == 0 {
-                    self.writeback.state = State::Idle;
+                    self.end_window();
                 }
             }
             _ => assert_eq!(ended, Ended::Failed),
         }
+    }
+
+    fn end_window(&mut self) {
+        self.end_measuring();
+        self.writeback.state = State::Idle;
     }
 
     fn flush_window(&mut self) {
@@ -216,7 +231,7 @@ impl Engine {
         self.writeback.flushes = touched.len();
         self.go_on();
         if touched.is_empty() {
-            self.writeback.state = State::Idle;
+            self.end_window();
             return;
         }
         self.writeback.state = State::Flushing;

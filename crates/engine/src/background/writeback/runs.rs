@@ -53,6 +53,14 @@ impl Run {
         self.pieces.last().expect("a run is not empty").end()
     }
 
+    /// Blocks of the log that it stands for.
+    pub(super) fn log_blocks(&self) -> u64 {
+        match self.pieces[0].place {
+            Place::Data(_) => self.end() - self.start(),
+            Place::Blank { .. } | Place::Absent => 1,
+        }
+    }
+
     /// What can be written, in order: zeroes and discards, and of data what was read and is good.
     fn good_parts(&self) -> Vec<Piece> {
         if !matches!(self.pieces[0].place, Place::Data(_)) {
@@ -357,6 +365,7 @@ impl Engine {
 
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
+        self.measure(run.log_blocks());
         if run.has_unreadable {
             // Tried again, but not in a tight loop.
             self.pause_writeback(run.slot, PauseCause::Unreadable);

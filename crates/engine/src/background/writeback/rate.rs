@@ -1,0 +1,110 @@
+//! How fast writeback gives log back, and how full of dirty data the log is.
+//!
+//! Segments become reclaimable all at once, when a window is home. To slow writers down smoothly
+//! something smoother is needed: a window counts as given back in proportion to its blocks that
+//! were written, long before its segments are.
+
+use crate::engine::Engine;
+use crate::units::Time;
+
+/// Share of the log that may hold dirty data before writers are slowed down, in percent. A writer
+/// that never pauses comes to rest half way to the hard mark, and what is left from there is the
+/// size of windows: the lower, the faster a full cache is in the long run, and the less of a burst
+/// it takes. bcache begins to let writes go around at the same share.
+const DIRTY_SOFT_PERCENT: u64 = 40;
+/// Share that dirty data should not exceed, in percent. It leaves room for clean data.
+const DIRTY_HARD_PERCENT: u64 = 90;
+/// Milliseconds of a measurement.
+const SAMPLE_MS: u64 = 100;
+/// Of an average, what a new measurement counts: one part in so many.
+const SMOOTHING: u64 = 8;
+/// What [`Engine::dirty_excess`] is a share of.
+pub(crate) const EXCESS_FULL: u64 = 1_000;
+
+/// What the windows of writeback give back.
+#[derive(Debug, Default)]
+pub(crate) struct DrainRate {
+    /// Blocks of the log a second; zero while it is not known.
+    blocks_per_second: u64,
+    /// Blocks of the log that the window under way gives back in all.
+    window_blocks: u64,
+    /// Dirty blocks of the window, and those of them whose runs have ended.
+    planned: u64,
+    done: u64,
+    /// Of what the log holds at the last measurement, what counts as given back.
+    credit: u64,
+    /// Beginning of the measurement under way, and `done` at that time.
+    since: (Time, u64),
+}
+
+impl DrainRate {
+    fn given_back(&self, done: u64) -> u64 {
+        (self.window_blocks * done).checked_div(self.planned).unwrap_or(0)
+    }
+}
+
+impl Engine {
+    /// A window begins that writes so many blocks.
+    pub(super) fn begin_measuring(&mut self, planned: u64) {
+        let segments = self.writeback.segments.iter();
+        let window_blocks = segments.map(|id| self.log.segments.held_blocks_of(*id)).sum();
+        let blocks_per_second = self.writeback.rate.blocks_per_second;
+        let since = (self.now, 0);
+        self.writeback.rate =
+            DrainRate { blocks_per_second, window_blocks, planned, done: 0, credit: 0, since };
+    }
+
+    /// A run of so many blocks has ended.
+    pub(super) fn measure(&mut self, blocks: u64) {
+        let now = self.now;
+        let rate = &mut self.writeback.rate;
+        rate.done += blocks;
+        let elapsed_ns = now.nanoseconds_since(rate.since.0);
+        if elapsed_ns < SAMPLE_MS * 1_000_000 {
+            return;
+        }
+        let given_back = rate.given_back(rate.done) - rate.given_back(rate.since.1);
+        let sample = u128::from(given_back) * 1_000_000_000 / u128::from(elapsed_ns);
+        let sample = u64::try_from(sample).expect("blocks of a log");
+        let before = rate.blocks_per_second;
+        rate.blocks_per_second = match before {
+            0 => sample,
+            _ => (before * (SMOOTHING - 1) + sample) / SMOOTHING,
+        };
+        rate.since = (now, rate.done);
+        let remains = rate.window_blocks - rate.given_back(rate.done);
+        let segments = self.writeback.segments.iter();
+        let held: u64 = segments.map(|id| self.log.segments.held_blocks_of(*id)).sum();
+        self.writeback.rate.credit = held.saturating_sub(remains);
+    }
+
+    /// The window is home: its segments hold nothing, or it was given up.
+    pub(super) fn end_measuring(&mut self) {
+        self.writeback.rate.credit = 0;
+    }
+
+    /// Blocks of the log that writeback gives back a second; `None` if nobody knows.
+    pub(crate) fn drain_rate(&self) -> Option<u64> {
+        Some(self.writeback.rate.blocks_per_second).filter(|rate| *rate > 0)
+    }
+
+    fn dirty_limit(&self, percent: u64) -> u64 {
+        let blocks = u64::from(self.log.segments.segment_blocks());
+        u64::from(self.log.segments.len()) * blocks * percent / 100
+    }
+
+    /// How far the log is between its soft and its hard mark, of [`EXCESS_FULL`].
+    pub(crate) fn dirty_excess(&self) -> u64 {
+        let (soft, hard) =
+            (self.dirty_limit(DIRTY_SOFT_PERCENT), self.dirty_limit(DIRTY_HARD_PERCENT));
+        let held = self.log.segments.held_blocks().saturating_sub(self.writeback.rate.credit);
+        (held.saturating_sub(soft) * EXCESS_FULL / (hard - soft)).min(EXCESS_FULL)
+    }
+
+    /// Segments that may become dirty before the hard mark.
+    pub(super) fn segments_to_hard_mark(&self) -> usize {
+        let room = self.dirty_limit(DIRTY_HARD_PERCENT)
+            - self.log.segments.held_blocks().min(self.dirty_limit(DIRTY_HARD_PERCENT));
+        usize::try_from(room / u64::from(self.log.segments.segment_blocks())).expect("segments")
+    }
+}

@@ -1,0 +1,119 @@
+//! Writers are slowed down before the log is full of dirty data.
+//!
+//! Otherwise they would run at the speed of the cache device until it is full and then stand still
+//! until a window of writeback is home, again and again. Between the soft and the hard mark each
+//! block waits a part of the time that writeback takes to give a block of the log back: with `x`
+//! the way from soft to hard, `x / (1 - x)` of it. That is nothing at the soft mark, the speed of
+//! writeback half way, where a writer that never pauses comes to rest, and ever longer towards the
+//! hard mark.
+//!
+//! Where nothing goes home (no window was measured yet, or the origin is away) nobody is slowed
+//! down: that would not help.
+
+use alloc::collections::VecDeque;
+
+use crate::background::writeback::rate::EXCESS_FULL;
+use crate::engine::Engine;
+use crate::path::write::{Route, UnitKind};
+use crate::slab::Key;
+use crate::units::Time;
+use crate::wake::{Ended, Waiter};
+
+/// Longest wait that one part of a request adds, in nanoseconds. Whatever is measured wrongly, each
+/// writer goes on.
+const STEP_NS_MAX: u64 = 1_000_000_000;
+/// Waits shorter than this are left out until they have added up: a timer costs more.
+const SLACK_NS: u64 = 1_000_000;
+
+/// Writers that are slowed down.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    /// When the next one may go on.
+    next_at: Time,
+    /// Units, in order, and since when they wait.
+    waiting: VecDeque<(Key, Time)>,
+}
+
+/// How long so many blocks keep others waiting, so far between the marks, if writeback gives `rate`
+/// blocks a second back.
+fn step_ns(blocks: u64, excess: u64, rate: u64) -> u64 {
+    let wait = u128::from(blocks) * 1_000_000_000 * u128::from(excess)
+        / (u128::from(rate) * u128::from((EXCESS_FULL - excess).max(1)));
+    u64::try_from(wait).unwrap_or(u64::MAX).min(STEP_NS_MAX)
+}
+
+impl Engine {
+    /// Whether the unit may go on; if not, it waits for its turn.
+    pub(crate) fn is_paced(&mut self, key: Key) -> bool {
+        let unit = self.units[key];
+        if unit.route != Route::Log || unit.is_paced {
+            return true;
+        }
+        let now = self.now;
+        if self.pace.waiting.is_empty() && self.pace.next_at.nanoseconds_since(now) <= SLACK_NS {
+            self.pass(key);
+            return true;
+        }
+        self.pace.waiting.push_back((key, now));
+        false
+    }
+
+    /// The unit goes on, and those behind it the later.
+    fn pass(&mut self, key: Key) {
+        self.units[key].is_paced = true;
+        let blocks = match self.units[key].kind {
+            UnitKind::Data { .. } => 1 + self.units[key].block_count,
+            UnitKind::ZeroPart { .. } => 2,
+            UnitKind::Zeroes { .. } | UnitKind::Discard => 1,
+        };
+        let step = self.step_ns(blocks);
+        let from = self.pace.next_at.max(self.now);
+        self.pace.next_at = if step == 0 { self.now } else { Time(from.0 + step) };
+    }
+
+    fn step_ns(&self, blocks: u64) -> u64 {
+        let excess = self.dirty_excess();
+        match self.drain_rate() {
+            Some(rate) if excess > 0 && self.can_writeback_help() => step_ns(blocks, excess, rate),
+            _ => 0,
+        }
+    }
+
+    /// Writers whose time has come go on.
+    pub(crate) fn advance_pace(&mut self) {
+        let is_over = self.is_cache_failed() || self.stopping.is_some();
+        while let Some((key, since)) = self.pace.waiting.front().copied() {
+            if !is_over && self.pace.next_at > self.now {
+                return;
+            }
+            self.pace.waiting.pop_front();
+            self.set_counters.throttled_writes += 1;
+            self.set_counters.throttled_us += self.now.nanoseconds_since(since) / 1_000;
+            self.pass(key);
+            self.wake(Waiter::Unit(key), Ended::Well);
+        }
+    }
+
+    /// When the next writer may go on.
+    pub(crate) fn pace_wakeup(&self) -> Option<Time> {
+        self.pace.waiting.front().map(|_| self.pace.next_at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_way_between_the_marks_a_writer_is_as_fast_as_writeback() {
+        assert_eq!(step_ns(10, EXCESS_FULL / 2, 1_000), 10_000_000);
+        assert_eq!(step_ns(10, EXCESS_FULL / 5, 1_000), 2_500_000);
+        assert_eq!(step_ns(10, EXCESS_FULL * 4 / 5, 1_000), 40_000_000);
+        assert_eq!(step_ns(10, 0, 1_000), 0);
+    }
+
+    #[test]
+    fn nobody_waits_longer_than_a_second() {
+        assert_eq!(step_ns(64, EXCESS_FULL, 1), STEP_NS_MAX);
+    }
+}

@@ -1,0 +1,170 @@
+//! Writers are slowed down before the log is full of dirty data, and never for good.
+
+use forebay_engine::event::{Command, SavedMark};
+use forebay_engine::io::IoError;
+use forebay_engine::options::{CacheMode, HostMark};
+use forebay_engine::units::Time;
+
+use crate::harness::{BLOCK, Content, Keep, Setup, World, cache, origin};
+
+/// A write of its own run of blocks.
+fn write(world: &mut World, chunk: u64) -> u64 {
+    let id = world.write(0, chunk * 32, 16, chunk);
+    world.settle_except(origin::any(0));
+    id
+}
+
+/// So many chunks are dirty, and writeback has begun. One of its writes to the origin has ended
+/// after .6 s, so that its speed is known; the others are under way.
+fn filled(chunks: u64) -> World {
+    let mut setup = Setup::of(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    setup.writeback_percent = 25;
+    let mut world = setup.start();
+    for chunk in 0..chunks {
+        let id = write(&mut world, chunk);
+        assert!(world.is_done(id), "nobody knows yet how fast writeback is");
+    }
+    world.idle_except(600, origin::any(0));
+    let writes = world.find(origin::write(0));
+    world.complete(writes[0]);
+    world.settle_except(origin::any(0));
+    world
+}
+
+/// One write has gone ahead, and this one waits behind it.
+fn waiting(world: &mut World) -> u64 {
+    let first = write(world, 50);
+    assert!(world.is_done(first));
+    let second = write(world, 51);
+    assert!(world.is_pending(second));
+    second
+}
+
+#[test]
+fn a_writer_waits_between_the_marks_and_goes_on_by_itself() {
+    let mut world = filled(45);
+    let second = waiting(&mut world);
+    assert_eq!(world.status().counters.throttled_writes, 0, "counted when it goes on");
+    world.idle_except(1_000, origin::any(0));
+    assert!(world.is_done(second));
+    let counters = world.status().counters;
+    assert_eq!((counters.throttled_writes, counters.space_waits), (1, 0));
+    assert!((1_000..1_000_000).contains(&counters.throttled_us), "{}", counters.throttled_us);
+}
+
+#[test]
+fn who_comes_later_waits_behind_who_waits() {
+    let mut world = filled(45);
+    let second = waiting(&mut world);
+    let Some(Time(next)) = world.engine().0.poll_wakeup() else { panic!("it goes on by itself") };
+    world.now = next - 1_000;
+    let third = write(&mut world, 52);
+    assert!(world.is_pending(second) && world.is_pending(third));
+}
+
+#[test]
+fn writes_through_to_the_origin_do_not_wait() {
+    let mut world = filled(45);
+    waiting(&mut world);
+    let through = world.write(1, 0, 16, 1);
+    world.settle_except(origin::any(0));
+    assert!(world.is_done(through));
+}
+
+#[test]
+fn nobody_waits_below_the_soft_mark() {
+    let mut world = filled(27);
+    for chunk in 50..53 {
+        let id = write(&mut world, chunk);
+        assert!(world.is_done(id));
+    }
+}
+
+#[test]
+fn the_fuller_the_log_the_longer_they_wait() {
+    let times = [45, 49].map(|chunks| {
+        let mut world = filled(chunks);
+        let second = waiting(&mut world);
+        let begin = world.time();
+        while world.is_pending(second) {
+            world.idle_except(1, origin::any(0));
+        }
+        world.time().nanoseconds_since(begin)
+    });
+    assert!(times[0] < times[1], "{times:?}");
+}
+
+#[test]
+fn nobody_waits_for_an_origin_that_is_away() {
+    let mut world = filled(45);
+    let second = waiting(&mut world);
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    world.idle_for(1_000);
+    assert!(world.is_done(second));
+    // Writeback pauses.
+    for chunk in 52..55 {
+        let id = write(&mut world, chunk);
+        assert!(world.is_done(id));
+    }
+}
+
+#[test]
+fn a_stop_does_not_wait_for_them() {
+    let mut world = filled(45);
+    let second = waiting(&mut world);
+    let stop = world.command(Command::Stop);
+    world.settle_except(origin::write(0));
+    assert!(world.is_done(second), "it was accepted, so it is done");
+    world.settle();
+    assert!(matches!(world.command_result(stop), Some(Ok(_))));
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 51 * 32), Ok(Content::Tag(51)));
+}
+
+#[test]
+fn they_end_with_the_cache_device_and_are_done_again_when_it_is_back() {
+    let mut world = filled(45);
+    let second = waiting(&mut world);
+    let third = world.write(0, 52 * 32, 16, 52);
+    let read = world.read(0, 0, 1);
+    let held = world.the(cache::read);
+    world.fail(held, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert!(world.is_cache_failed());
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.engine().0.begin_hand_over();
+    world.settle();
+    let requests = world.replace_engine(&[HostMark::None, HostMark::ServedWithoutCache]);
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+    world.idle();
+    assert!([second, third, read].iter().all(|id| world.is_done(*id)));
+}
+
+/// Blocks that the first window of writeback writes, in a log of 100 segments, if it begins when so
+/// many percent of it are dirty.
+fn first_window(percent: u8) -> u64 {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 100;
+    setup.origin_bytes = 8192 * BLOCK;
+    setup.writeback_percent = percent;
+    let mut world = setup.start();
+    for chunk in 0..250 {
+        let id = world.write(0, chunk * 32, 16, chunk);
+        world.settle_except(origin::flush(0));
+        assert!(world.is_done(id));
+        if !world.find(origin::flush(0)).is_empty() {
+            return world.counters(0).writeback_blocks;
+        }
+    }
+    panic!("no window");
+}
+
+#[test]
+fn a_window_is_as_large_as_the_room_for_what_is_written_meanwhile() {
+    // Three chunks of 16 blocks a segment, in segments of 64 blocks.
+    let quarter = first_window(25);
+    assert!((1600..1700).contains(&quarter), "all of it: {quarter}");
+    assert_eq!(first_window(60), 16 * 48, "the least there is");
+}
