@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::contender::Contender;
+use super::full;
 use super::ground::Medium;
 use super::nbd::{self, Work};
 use super::recovery;
@@ -110,7 +111,33 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
     if let Some(recovery) = &report.recovery {
         bounds.extend(recovery_bounds(&recovery.rows));
     }
+    if let Some(rows) = &report.full {
+        bounds.extend(rows.iter().flat_map(full_cache_bounds));
+    }
     bounds
+}
+
+/// Of work that fills the cache with dirty data.
+fn full_cache_bounds(row: &full::Row) -> Vec<Bound> {
+    let title = |what: &str| {
+        format!("past a full cache, {}, {}: {what}", row.work.title(), row.origin.title())
+    };
+    let slowest = Bound::new(
+        title("slowest five seconds over the bare origin"),
+        Limit::AtLeast(0.9),
+        "",
+        row.spread(full::Sample::slowest_over_bare),
+    );
+    let limit = match row.origin {
+        full::Origin::HardDisk => 2.0,
+        full::Origin::Throttled => 4.0,
+    };
+    let steady = (row.work == full::Work::Uniform).then(|| {
+        let measured = row.spread(full::Sample::steady_over_bare);
+        let title = title("IOPS in the last third over the bare origin");
+        Bound::new(title, Limit::AtLeast(limit), "", measured)
+    });
+    steady.into_iter().chain([slowest]).collect()
 }
 
 fn front_end_bounds(rows: &[nbd::Row]) -> Vec<Bound> {

@@ -57,6 +57,15 @@ pub(super) struct Figures {
 pub(super) struct Percentiles {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
+    pub(super) p999_us: f64,
+}
+
+/// A phase, second by second.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Timeline {
+    pub(super) figures: Figures,
+    /// Reads and writes that were completed in each whole second.
+    pub(super) per_second: Vec<f64>,
 }
 
 /// Runs `job` on the export at `uri`; its files are in `folder`.
@@ -64,6 +73,38 @@ pub(super) fn run_over_nbd(job: &Job, uri: &str, folder: &Path) -> anyhow::Resul
     let mut command = command(job);
     command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
     run(command, folder)
+}
+
+/// The same, and what was completed in each second.
+pub(super) fn run_with_timeline(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Timeline> {
+    let mut command = command(job);
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    command.args(["--write_iops_log=timeline", "--log_avg_msec=1000"]);
+    let figures = run(command, folder)?;
+    let path = folder.join("timeline_iops.1.log");
+    let log = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let per_second = per_second(&log, figures.seconds as usize)?;
+    Ok(Timeline { figures, per_second })
+}
+
+/// Sums fio's log of averages over a second: time in ms, requests a second, direction, ... A second
+/// without a line is one in which nothing was completed.
+fn per_second(log: &str, seconds: usize) -> anyhow::Result<Vec<f64>> {
+    let mut sums = vec![0.0; seconds];
+    for line in log.lines() {
+        let mut fields = line.split(',').map(str::trim);
+        let mut number = || fields.next().and_then(|field| field.parse::<u64>().ok());
+        let (Some(time_ms), Some(value)) = (number(), number()) else {
+            bail!("fio's log has a line that is not understood: {line}");
+        };
+        // The line of a second is written at its end.
+        let second = (time_ms.saturating_sub(1) / 1000) as usize;
+        if let Some(sum) = sums.get_mut(second) {
+            *sum += value as f64;
+        }
+    }
+    Ok(sums)
 }
 
 /// Bytes a second that `file` is read with in long pieces, with direct I/O.
@@ -158,7 +199,8 @@ struct Latency {
 impl Latency {
     fn percentiles(&self) -> Option<Percentiles> {
         let us = |key: &str| self.percentile.get(key).map(|nanoseconds| nanoseconds / 1e3);
-        Some(Percentiles { p50_us: us("50.000000")?, p99_us: us("99.000000")? })
+        let (p50_us, p99_us) = (us("50.000000")?, us("99.000000")?);
+        Some(Percentiles { p50_us, p99_us, p999_us: us("99.900000")? })
     }
 }
 
@@ -190,8 +232,9 @@ mod tests {
 {"fio version": "fio-3.33", "jobs": [{"error": 0,
  "read": {"total_ios": 0, "runtime": 0, "lat_ns": {"min": 0}},
  "write": {"total_ios": 5000, "runtime": 2000,
-   "lat_ns": {"percentile": {"50.000000": 11000, "99.000000": 45500}}},
- "sync": {"total_ios": 4999, "lat_ns": {"percentile": {"50.000000": 7000, "99.000000": 9000}}}}]}
+   "lat_ns": {"percentile": {"50.000000": 11000, "99.000000": 45500, "99.900000": 60000}}},
+ "sync": {"total_ios": 4999,
+   "lat_ns": {"percentile": {"50.000000": 7000, "99.000000": 9000, "99.900000": 9500}}}}]}
 "#;
 
     #[test]
@@ -200,6 +243,13 @@ mod tests {
         assert_eq!((figures.requests, figures.seconds, figures.iops), (5000, 2.0, 2500.0));
         assert_eq!((figures.latency.p50_us, figures.latency.p99_us), (11.0, 45.5));
         assert_eq!(figures.flush_latency.expect("it flushed").p99_us, 9.0);
+    }
+
+    #[test]
+    fn a_second_without_a_line_is_one_without_requests() {
+        let log = "1000, 50, 0, 4096, 0, 0\n1000, 20, 1, 4096, 0, 0\n3000, 7, 1, 4096, 0, 0\n";
+        assert_eq!(per_second(log, 4).expect("it is whole"), [70.0, 0.0, 7.0, 0.0]);
+        assert!(per_second("1000, x", 4).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod document;
 mod engine;
 mod fio;
 mod forebay;
+mod full;
 mod ground;
 mod interrupt;
 mod machine;
@@ -47,12 +48,17 @@ Examples:
   cargo xtask bench                                     everything; writes docs/performance.md
   cargo xtask bench --only nbd --seconds 1              a quick look, only printed
   cargo xtask bench --only engine --only recovery --json figures.json
+  cargo xtask bench --only full --full-seconds 20       a quick look at a full cache
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
     /// Seconds of each timed phase over NBD; with the default a whole run takes below 12 minutes
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
+    /// Seconds of each phase past a full cache
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    #[arg(value_parser = clap::value_parser!(u64).range(15..=3600))]
+    full_seconds: u64,
     /// Measure only this part; may be given more than once
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
@@ -81,6 +87,8 @@ enum Part {
     Recovery,
     /// SSD bytes per client byte
     SsdBytes,
+    /// Writes past a full cache, on slow origins
+    Full,
 }
 
 /// Measures, prints, and writes the document.
@@ -103,6 +111,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         nbd: None,
         recovery: None,
         ssd_bytes: None,
+        full: None,
         engine: None,
         bounds: Vec::new(),
     };
@@ -152,6 +161,13 @@ fn measure(
         let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
         report.note_file_system(&ground)?;
         report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, REPETITIONS)?);
+    }
+    if is_wanted(Part::Full) {
+        let ram = Ground::prepare(Medium::Ram, disk, full::ram_bytes())?;
+        let ground = Ground::prepare(Medium::Disk, disk, full::disk_bytes())?;
+        report.note_file_system(&ground)?;
+        let grounds = full::Grounds { ram: &ram, disk: &ground };
+        report.full = Some(full::measure(program, grounds, options.full_seconds, REPETITIONS)?);
     }
     Ok(())
 }

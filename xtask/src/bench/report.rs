@@ -7,7 +7,7 @@ use super::engine::Engine;
 use super::ground::Ground;
 use super::machine::Machine;
 use super::recovery::Recovery;
-use super::{nbd, ssd_bytes};
+use super::{full, nbd, ssd_bytes};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -23,6 +23,7 @@ pub(super) struct Report {
     pub(super) nbd: Option<Vec<nbd::Row>>,
     pub(super) recovery: Option<Recovery>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
+    pub(super) full: Option<Vec<full::Row>>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,

@@ -1,0 +1,245 @@
+//! Writes past a full cache, on slow origins: what is left of the cache when it is full of dirty
+//! data.
+//!
+//! Each phase begins with an empty log and writes far more than fits. The origin is a model of a
+//! slow device on top of a file in RAM, so that it is the same each time; the cache is a file on
+//! the disk. Within each repetition the bare origin and the cached one take turns.
+
+use std::path::Path;
+
+use serde::Serialize;
+
+pub(super) use super::fio::Timeline;
+use super::fio::{self, End, Job};
+use super::forebay::{self, Program};
+use super::ground::Ground;
+use super::interrupt;
+use super::server::{Ready, Server};
+use super::spread::Spread;
+
+const BLOCK_BYTES: u64 = 4096;
+const DEPTH: u32 = 32;
+/// As in the measurements of the kernel's caches that these are to be compared with: the origin is
+/// almost three times as large as the cache.
+const ORIGIN_BYTES: u64 = 2 << 30;
+const CACHE_BYTES: u64 = 768 << 20;
+/// Seconds of the windows of which none should be slow.
+const WINDOW_SECONDS: usize = 5;
+/// The last part of a phase, which shows what is left in the long run.
+const STEADY_DIVISOR: usize = 3;
+
+const SKEWED: &[&str] = &[fio::REPEATS[0], "--random_distribution=zipf:1.2"];
+const MOSTLY_READS: &[&str] = &[fio::REPEATS[0], "--rwmixread=70"];
+
+/// A slow device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Origin {
+    HardDisk,
+    Throttled,
+}
+
+impl Origin {
+    pub(super) const ALL: [Origin; 2] = [Origin::HardDisk, Origin::Throttled];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Origin::HardDisk => "emulated hard disk",
+            Origin::Throttled => "250 transfers a second",
+        }
+    }
+
+    /// As `forebay attach` takes it.
+    fn device(self, file: &Path) -> String {
+        match self {
+            Origin::HardDisk => format!("hdd:{}", file.display()),
+            Origin::Throttled => format!("iops:250:{}", file.display()),
+        }
+    }
+}
+
+/// What a client does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Work {
+    Uniform,
+    Zipf,
+    Mixed,
+}
+
+impl Work {
+    pub(super) const ALL: [Work; 3] = [Work::Uniform, Work::Zipf, Work::Mixed];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Work::Uniform => "writes, uniform",
+            Work::Zipf => "writes, Zipf 1.2",
+            Work::Mixed => "70 % reads, 30 % writes, uniform",
+        }
+    }
+
+    fn job(self, seconds: u64) -> Job {
+        let (pattern, more) = match self {
+            Work::Uniform => ("randwrite", fio::REPEATS),
+            Work::Zipf => ("randwrite", SKEWED),
+            Work::Mixed => ("randrw", MOSTLY_READS),
+        };
+        Job {
+            pattern,
+            block_bytes: BLOCK_BYTES,
+            depth: DEPTH,
+            span_bytes: ORIGIN_BYTES,
+            end: End::Time { seconds },
+            more,
+        }
+    }
+}
+
+/// The bare origin and the cached one, one after the other.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Sample {
+    pub(super) bare: Timeline,
+    pub(super) cached: Timeline,
+}
+
+impl Sample {
+    /// Requests a second in the last third, over those of the bare origin.
+    pub(super) fn steady_over_bare(&self) -> f64 {
+        let seconds = &self.cached.per_second;
+        let last = &seconds[seconds.len() - seconds.len() / STEADY_DIVISOR..];
+        mean(last) / self.bare.figures.iops
+    }
+
+    /// The slowest five seconds, over the mean of the bare origin.
+    pub(super) fn slowest_over_bare(&self) -> f64 {
+        let means = self.cached.per_second.windows(WINDOW_SECONDS).map(mean);
+        means.fold(f64::INFINITY, f64::min) / self.bare.figures.iops
+    }
+}
+
+/// Mean of a few values.
+pub(super) fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// A kind of work on an origin, with its repetitions.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) origin: Origin,
+    pub(super) work: Work,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl Row {
+    pub(super) fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+}
+
+/// Where the files are.
+#[derive(Clone, Copy)]
+pub(super) struct Grounds<'a> {
+    /// For the origin.
+    pub(super) ram: &'a Ground,
+    /// For the cache.
+    pub(super) disk: &'a Ground,
+}
+
+/// Bytes that the RAM file system must have room for.
+pub(super) fn ram_bytes() -> u64 {
+    ORIGIN_BYTES + ORIGIN_BYTES / 8
+}
+
+/// Bytes that the disk must have room for.
+pub(super) fn disk_bytes() -> u64 {
+    2 * CACHE_BYTES
+}
+
+/// All kinds of work on all origins.
+pub(super) fn measure(
+    program: &Program,
+    grounds: Grounds<'_>,
+    seconds: u64,
+    repetitions: u32,
+) -> anyhow::Result<Vec<Row>> {
+    println!("full of dirty data: {} MiB of cache, {DEPTH} at a time", CACHE_BYTES >> 20);
+    grounds.ram.write_file("origin.img", ORIGIN_BYTES)?;
+    let mut rows = Vec::new();
+    for origin in Origin::ALL {
+        for work in Work::ALL {
+            let mut row = Row { origin, work, samples: Vec::new() };
+            for _ in 0..repetitions {
+                interrupt::check()?;
+                let job = work.job(seconds);
+                let bare = run_bare(program, grounds, origin, &job)?;
+                let cached = run_cached(program, grounds, origin, &job)?;
+                row.samples.push(Sample { bare, cached });
+            }
+            println!(
+                "  {:<24} {:<34} steady {}x  slowest five seconds {}x",
+                origin.title(),
+                work.title(),
+                row.spread(Sample::steady_over_bare).map(|s| s.text(2)).unwrap_or_default(),
+                row.spread(Sample::slowest_over_bare).map(|s| s.text(2)).unwrap_or_default(),
+            );
+            rows.push(row);
+        }
+    }
+    Ok(rows)
+}
+
+fn run_bare(
+    program: &Program,
+    grounds: Grounds<'_>,
+    origin: Origin,
+    job: &Job,
+) -> anyhow::Result<Timeline> {
+    let (socket, log) = (grounds.ram.path("bare.nbd"), grounds.ram.path("bare.log"));
+    let device = origin.device(&grounds.ram.path("origin.img"));
+    let mut command = program.command();
+    command.args(["serve", "--exit-with-parent", "--bare"]);
+    command.arg(format!("{}={device}", forebay::VOLUME));
+    command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+    let server = Server::start(command, &socket, &log, Ready::Line)?;
+    let uri = forebay::uri(forebay::VOLUME, &socket);
+    let timeline = fio::run_with_timeline(job, &uri, grounds.ram.folder())?;
+    server.stop()?;
+    Ok(timeline)
+}
+
+fn run_cached(
+    program: &Program,
+    grounds: Grounds<'_>,
+    origin: Origin,
+    job: &Job,
+) -> anyhow::Result<Timeline> {
+    let cache = grounds.disk.path("cache.img");
+    let device = origin.device(&grounds.ram.path("origin.img"));
+    program.make_set(&cache, Path::new(&device), CACHE_BYTES)?;
+    let daemon = program.serve(&cache, grounds.disk)?;
+    let timeline = fio::run_with_timeline(job, &daemon.uri, grounds.ram.folder())?;
+    // What is still dirty would only be written home: the set is made anew for the next phase.
+    daemon.server.kill()?;
+    Ok(timeline)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::fio::{Figures, Percentiles};
+
+    fn timeline(per_second: &[f64]) -> Timeline {
+        let latency = Percentiles { p50_us: 1.0, p99_us: 2.0, p999_us: 3.0 };
+        let iops = mean(per_second);
+        let figures = Figures { requests: 1, seconds: 1.0, iops, latency, flush_latency: None };
+        Timeline { figures, per_second: per_second.to_vec() }
+    }
+
+    #[test]
+    fn ratios_are_those_of_the_slowest_window_and_of_the_end() {
+        let cached = [900.0, 800.0, 100.0, 0.0, 100.0, 100.0, 200.0, 300.0, 500.0];
+        let sample = Sample { bare: timeline(&[100.0, 100.0]), cached: timeline(&cached) };
+        assert_eq!(sample.slowest_over_bare(), 1.0);
+        assert!((sample.steady_over_bare() - 10.0 / 3.0).abs() < 1e-9);
+    }
+}
