@@ -6,7 +6,7 @@ use forebay_engine::options::CacheMode;
 use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
 
-use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
+use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -237,4 +237,38 @@ fn zeroes_cannot_be_taken_for_written_before_their_record_is_complete() {
     world.complete(record);
     assert_eq!(world.result(zero), Some(Ok::<(), RequestError>(())));
     assert_eq!(world.read_now(0, 0), Ok(Content::Zeroes));
+}
+
+/// A write of zeroes goes through to the origin while the volume is drained, and writeback takes
+/// its record, too: one flush makes it clean, and it is voided before the next says the same.
+#[test]
+fn zeroes_that_go_home_twice_are_counted_once() {
+    let mut world = writeback();
+    world.write_now(0, 0, 1, 1);
+    let drain = world.drain(0);
+    world.settle_except(origin::any(0));
+    let zeroes = world.zero(0, 16, 4);
+    world.settle_except(origin::any(0));
+    // While an earlier record is under way, it is remembered that the zeroes are void.
+    let late = world.write(0, 40, 1, 2);
+    let is_late = cache::record_of(40);
+    // The window ends; the next one waits for the lock of the client's write.
+    let is_zeroes = |held: &Held| origin::any(0)(held) && held.what == What::WriteZeroes;
+    let is_held = |held: &Held| is_zeroes(held) || is_late(held);
+    world.settle_except(is_held);
+    let by_client = world.the(is_zeroes);
+    world.complete(by_client);
+    world.settle_except(is_held);
+    assert!(world.is_done(zeroes));
+    let by_writeback = world.the(is_zeroes);
+    world.idle_except(2_000, is_held);
+    assert_eq!(world.dirty(0), 1, "the origin has the zeroes");
+    world.complete(by_writeback);
+    world.idle_except(2_000, is_held);
+    assert_eq!(world.dirty(0), 1);
+    world.finish(&[late]);
+    world.idle();
+    assert!(matches!(world.command_result(drain), Some(Ok(_))));
+    assert_eq!((world.dirty(0), world.on_origin(0, 16)), (0, Content::Zeroes));
+    assert_eq!(world.look(0, 15..17), [Content::Tag(ORIGINAL), Content::Zeroes]);
 }
