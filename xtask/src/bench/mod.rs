@@ -51,11 +51,11 @@ Examples:
   cargo xtask bench --only full --full-seconds 20       a quick look at a full cache
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
-    /// Seconds of each timed phase over NBD; with the default a whole run takes below 12 minutes
+    /// Seconds of each timed phase over NBD; with the defaults a whole run takes below an hour
     #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// Seconds of each phase past a full cache
+    /// Seconds of each phase past a full cache, which makes up most of a whole run
     #[arg(long, value_name = "N", default_value_t = 120)]
     #[arg(value_parser = clap::value_parser!(u64).range(15..=3600))]
     full_seconds: u64,
