@@ -14,7 +14,7 @@ use alloc::collections::VecDeque;
 
 use crate::background::writeback::rate::EXCESS_FULL;
 use crate::engine::Engine;
-use crate::path::write::{Route, UnitKind};
+use crate::path::write::Route;
 use crate::slab::Key;
 use crate::units::Time;
 use crate::wake::{Ended, Waiter};
@@ -61,12 +61,7 @@ impl Engine {
     /// The unit goes on, and those behind it the later.
     fn pass(&mut self, key: Key) {
         self.units[key].is_paced = true;
-        let blocks = match self.units[key].kind {
-            UnitKind::Data { .. } => 1 + self.units[key].block_count,
-            UnitKind::ZeroPart { .. } => 2,
-            UnitKind::Zeroes { .. } | UnitKind::Discard => 1,
-        };
-        let step = self.step_ns(blocks);
+        let step = self.step_ns(self.units[key].log_blocks().into());
         let from = self.pace.next_at.max(self.now);
         self.pace.next_at = if step == 0 { self.now } else { Time(from.0 + step) };
     }

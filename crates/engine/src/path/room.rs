@@ -13,7 +13,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 use crate::engine::Engine;
 use crate::log::Stream;
-use crate::path::write::{Unit, UnitKind, UnitState};
+use crate::path::write::{UnitKind, UnitState};
 use crate::payload::Payload;
 use crate::range_lock::LockOwner;
 use crate::request::RequestError;
@@ -39,16 +39,14 @@ pub(crate) struct RoomQueue {
 }
 
 impl RoomQueue {
+    fn take_ticket(&mut self) -> Ticket {
+        let ticket = Ticket(self.next_ticket);
+        self.next_ticket += 1;
+        ticket
+    }
+
     pub(crate) fn units(&self) -> impl Iterator<Item = Key> {
         self.waiting.values().chain(&self.others).copied()
-    }
-}
-
-/// Log that the unit takes: its payload and a header.
-fn needed_blocks(unit: &Unit) -> u32 {
-    match unit.kind {
-        UnitKind::Data { .. } => 1 + u32::try_from(unit.block_count).expect("a unit"),
-        UnitKind::ZeroPart { .. } | UnitKind::Zeroes { .. } | UnitKind::Discard => 1,
     }
 }
 
@@ -71,15 +69,14 @@ impl Engine {
             self.wait_for_blank_room(key);
             return false;
         }
-        let blocks = needed_blocks(&unit);
+        let blocks = unit.log_blocks();
         let has_room = if unit.claimed_blocks > 0 {
             self.has_room(Stream::Client, blocks - 1)
         } else {
             self.room.waiting.is_empty() && self.has_room_beside_claims(blocks)
         };
         if !has_room {
-            let ticket = unit.ticket.unwrap_or(Ticket(self.room.next_ticket));
-            self.room.next_ticket = self.room.next_ticket.max(ticket.0 + 1);
+            let ticket = unit.ticket.unwrap_or_else(|| self.room.take_ticket());
             self.units[key].ticket = Some(ticket);
             self.room.waiting.insert(ticket, key);
             self.begin_wait(key);
@@ -129,7 +126,7 @@ impl Engine {
     fn wake_room_waiters(&mut self) {
         while let Some((ticket, key)) = self.room.waiting.first_key_value() {
             let (ticket, key) = (*ticket, *key);
-            let blocks = needed_blocks(&self.units[key]);
+            let blocks = self.units[key].log_blocks();
             if !self.has_room_beside_claims(blocks) {
                 return;
             }

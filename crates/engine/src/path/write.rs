@@ -93,6 +93,17 @@ pub(crate) struct Unit {
     pub(crate) claimed_blocks: u32,
 }
 
+impl Unit {
+    /// Log that it takes: its payload and a header. A part of a block becomes the whole block.
+    pub(crate) fn log_blocks(&self) -> u32 {
+        match self.kind {
+            UnitKind::Data { .. } => 1 + u32::try_from(self.block_count).expect("a unit"),
+            UnitKind::ZeroPart { .. } => 2,
+            UnitKind::Zeroes { .. } | UnitKind::Discard => 1,
+        }
+    }
+}
+
 impl Engine {
     pub(crate) fn start_write(&mut self, key: Key, payload: &mut dyn Payload) {
         let request = self.operations[key].request;

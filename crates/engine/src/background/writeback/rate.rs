@@ -46,8 +46,7 @@ impl DrainRate {
 impl Engine {
     /// A window begins that writes so many blocks.
     pub(super) fn begin_measuring(&mut self, planned: u64) {
-        let segments = self.writeback.segments.iter();
-        let window_blocks = segments.map(|id| self.log.segments.held_blocks_of(*id)).sum();
+        let window_blocks = self.held_by_window();
         let blocks_per_second = self.writeback.rate.blocks_per_second;
         let since = (self.now, 0);
         self.writeback.rate =
@@ -73,9 +72,12 @@ impl Engine {
         };
         rate.since = (now, rate.done);
         let remains = rate.window_blocks - rate.given_back(rate.done);
+        self.writeback.rate.credit = self.held_by_window().saturating_sub(remains);
+    }
+
+    fn held_by_window(&self) -> u64 {
         let segments = self.writeback.segments.iter();
-        let held: u64 = segments.map(|id| self.log.segments.held_blocks_of(*id)).sum();
-        self.writeback.rate.credit = held.saturating_sub(remains);
+        segments.map(|id| self.log.segments.held_blocks_of(*id)).sum()
     }
 
     /// The window is home: its segments hold nothing, or it was given up.
