@@ -153,11 +153,8 @@ impl Stage<'_> {
                 (daemon.uri.clone(), direct, Process::Cached(daemon))
             }
             Contender::Bare => {
-                let mut command = self.program.command();
-                let bare = format!("{}={}", forebay::VOLUME, file.display());
-                command.args(["serve", "--bare", &bare, "--exit-with-parent", "--nbd"]);
-                command.arg(format!("unix:{}", socket.display()));
-                let server = Server::start(command, &socket, &log, Ready::Line)?;
+                let device = file.display().to_string();
+                let server = self.program.serve_bare(&device, &socket, &log)?;
                 (forebay::uri(forebay::VOLUME, &socket), direct, Process::Plain(server))
             }
             Contender::NbdkitFile | Contender::NbdkitCache => {

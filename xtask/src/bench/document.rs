@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::bounds::{self, Bound};
 use super::contender::Contender;
 use super::engine::Engine;
+use super::fio::Timeline;
 use super::full;
 use super::ground::Medium;
 use super::nbd::{self, Work};
@@ -357,7 +358,7 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
         "p99.9 bare, ms",
         "p99.9 cached, ms",
     ];
-    let ms = |timeline: &full::Timeline| timeline.figures.latency.p999_us / 1e3;
+    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
     let lines = rows.iter().map(|row| {
         vec![
             row.work.title().to_owned(),

@@ -70,15 +70,12 @@ pub(super) struct Timeline {
 
 /// Runs `job` on the export at `uri`; its files are in `folder`.
 pub(super) fn run_over_nbd(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Figures> {
-    let mut command = command(job);
-    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
-    run(command, folder)
+    run(command_over_nbd(job, uri), folder)
 }
 
 /// The same, and what was completed in each second.
 pub(super) fn run_with_timeline(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Timeline> {
-    let mut command = command(job);
-    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    let mut command = command_over_nbd(job, uri);
     command.args(["--write_iops_log=timeline", "--log_avg_msec=1000"]);
     let figures = run(command, folder)?;
     let path = folder.join("timeline_iops.1.log");
@@ -98,9 +95,9 @@ fn per_second(log: &str, seconds: usize) -> anyhow::Result<Vec<f64>> {
         let (Some(time_ms), Some(value)) = (number(), number()) else {
             bail!("fio's log has a line that is not understood: {line}");
         };
-        // The line of a second is written at its end.
-        let second = (time_ms.saturating_sub(1) / 1000) as usize;
-        if let Some(sum) = sums.get_mut(second) {
+        // The line of a second is written at its end, give or take some milliseconds.
+        let end = ((time_ms + 500) / 1000) as usize;
+        if let Some(sum) = end.checked_sub(1).and_then(|second| sums.get_mut(second)) {
             *sum += value as f64;
         }
     }
@@ -123,6 +120,12 @@ pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
     command.arg(format!("--filename={}", file.display()));
     let folder = file.parent().context("a file is in a folder")?;
     Ok(run(command, folder)?.iops * block_bytes as f64)
+}
+
+fn command_over_nbd(job: &Job, uri: &str) -> Command {
+    let mut command = command(job);
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    command
 }
 
 fn command(job: &Job) -> Command {
@@ -250,6 +253,12 @@ mod tests {
         let log = "1000, 50, 0, 4096, 0, 0\n1000, 20, 1, 4096, 0, 0\n3000, 7, 1, 4096, 0, 0\n";
         assert_eq!(per_second(log, 4).expect("it is whole"), [70.0, 0.0, 7.0, 0.0]);
         assert!(per_second("1000, x", 4).is_err());
+    }
+
+    #[test]
+    fn a_line_that_is_late_counts_for_the_second_that_it_ends() {
+        let log = "1000, 50, 1, 4096, 0, 0\n2003, 60, 1, 4096, 0, 0\n2998, 70, 1, 4096, 0, 0\n";
+        assert_eq!(per_second(log, 3).expect("it is whole"), [50.0, 60.0, 70.0]);
     }
 
     #[test]

@@ -141,6 +141,19 @@ impl Program {
         Ok(Daemon { server, uri: uri(VOLUME, &socket), admin })
     }
 
+    /// Serves `device` without a cache at `socket`; its messages go to `log`.
+    pub(super) fn serve_bare(
+        &self,
+        device: &str,
+        socket: &Path,
+        log: &Path,
+    ) -> anyhow::Result<Server> {
+        let mut command = self.command();
+        command.args(["serve", "--exit-with-parent", "--bare", &format!("{VOLUME}={device}")]);
+        command.arg("--nbd").arg(format!("unix:{}", socket.display()));
+        Server::start(command, socket, log, Ready::Line)
+    }
+
     /// What a daemon knows of itself.
     pub(super) fn status(&self, daemon: &Daemon) -> anyhow::Result<Status> {
         let mut command = self.command();

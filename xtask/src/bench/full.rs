@@ -9,12 +9,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-pub(super) use super::fio::Timeline;
-use super::fio::{self, End, Job};
+use super::fio::{self, End, Job, Timeline};
 use super::forebay::{self, Program};
 use super::ground::Ground;
 use super::interrupt;
-use super::server::{Ready, Server};
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -198,11 +196,7 @@ fn run_bare(
 ) -> anyhow::Result<Timeline> {
     let (socket, log) = (grounds.ram.path("bare.nbd"), grounds.ram.path("bare.log"));
     let device = origin.device(&grounds.ram.path("origin.img"));
-    let mut command = program.command();
-    command.args(["serve", "--exit-with-parent", "--bare"]);
-    command.arg(format!("{}={device}", forebay::VOLUME));
-    command.arg("--nbd").arg(format!("unix:{}", socket.display()));
-    let server = Server::start(command, &socket, &log, Ready::Line)?;
+    let server = program.serve_bare(&device, &socket, &log)?;
     let uri = forebay::uri(forebay::VOLUME, &socket);
     let timeline = fio::run_with_timeline(job, &uri, grounds.ram.folder())?;
     server.stop()?;
