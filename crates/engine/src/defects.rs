@@ -29,7 +29,6 @@ macro_rules! defects {
             pub const ELUSIVE: &[Defect] = &[
                 Defect::VoidedCopyReturns,
                 Defect::VoidCutKept,
-                Defect::ForgottenBeforeDrop,
                 Defect::HomedAcrossFailedFlush,
                 Defect::CutForgetsDrops,
                 Defect::TableStartFirst,

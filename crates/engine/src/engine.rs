@@ -459,7 +459,7 @@ impl Engine {
                 Waiter::IdleMark => self.on_idle_mark_flushed(ended),
                 Waiter::Superblock => self.on_superblock_flushed(ended),
                 Waiter::Recovery => self.on_recovery_woken(ended),
-                Waiter::Command(slot) => self.on_command_woken(slot),
+                Waiter::Command(slot) => self.on_command_woken(slot, ended),
                 Waiter::SetCommand => self.on_set_command_durable(),
                 Waiter::Stop => self.on_stop_durable(),
             }

@@ -76,7 +76,8 @@ pub enum CommandError {
     TableFull,
     /// The name is taken.
     NameTaken,
-    /// Dirty data exists that could not be written to the origin; it stays dirty.
+    /// Dirty data exists that could not be written to the origin; it stays dirty. Or the origin of
+    /// a new volume could not be flushed; it is not attached.
     OriginFailed,
     /// The cache device failed.
     CacheFailed,

@@ -192,6 +192,8 @@ impl World<'_> {
         if !self.volumes[index].is_ordered() && self.random.percent(50) {
             self.volumes[index].config.mode = *self.random.pick(&MODES);
         }
+        // Whatever a start made of it while it was not in the table: now it is open.
+        self.volumes[index].is_missing = false;
         let volume = &self.volumes[index];
         let command = Command::Attach {
             volume: NewVolume {
@@ -420,7 +422,7 @@ impl World<'_> {
                 let volume = &mut self.volumes[index];
                 volume.entry = if is_certain { TableEntry::Known } else { TableEntry::Changing };
                 volume.slot = result.unwrap_or(None);
-                (volume.mode, volume.is_missing) = (volume.config.mode, false);
+                volume.mode = volume.config.mode;
                 volume.is_origin_whole = !volume.mode.keeps_dirty();
                 return match (is_ok, volume.slot) {
                     (true, None) => violation("an attach without a slot", format!("{index}")),

@@ -148,6 +148,7 @@ impl World<'_> {
         // Now and then everybody rests, so that background work gets its turn.
         let rest = if connection.random.permille(3) { 2_000_000_000 } else { 0 };
         self.agenda.push(self.now + pause + rest, Due::Client(index));
+        let operation = self.pursue().unwrap_or(operation);
         if self.volumes[operation.run.volume].is_served() {
             self.clients.connections[index].in_flight += 1;
             self.issue(operation, Owner::Connection(index));
@@ -243,6 +244,7 @@ impl World<'_> {
                 let write = pending.write.expect("it changes its range");
                 if is_ok {
                     self.oracle.acknowledge_write(write);
+                    self.on_write_answered(run);
                     // A discard of less than a block does nothing, so it waits for nothing.
                     if pending.operation.kind != OperationKind::Discard {
                         self.check_dirty_mark(run.volume)?;

@@ -23,6 +23,8 @@ const ORDERED_PERCENT: u64 = 0;
 const SILENT_PERCENT: u64 = 8;
 /// Share of runs in which nearly everything happens while segments are reclaimed.
 const TIGHT_PERCENT: u64 = 12;
+/// Share of these whose clients go where segments are dropped.
+const PURSUIT_PERCENT: u64 = 60;
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;
 /// Share of runs with troubles beside what else their worlds have.
@@ -121,6 +123,8 @@ pub struct Config {
     pub lives: u32,
     /// Share of lives that end soon after a write that orders others, in percent.
     pub strikes_percent: u64,
+    /// Share of requests that go where the engine is giving something up, in percent.
+    pub pursuit_percent: u64,
     /// Requests of a life.
     pub requests: u64,
     /// Requests of an undisturbed life before the one that a sweep strikes; without any there is
@@ -185,6 +189,7 @@ impl Config {
             volumes,
             lives: lives as u32,
             strikes_percent: 20,
+            pursuit_percent: 0,
             requests: random.between(30..=requests_max) * scale,
             history_requests: 0,
             power: power_style(random),
@@ -211,10 +216,16 @@ impl Config {
             missing_percent: MISSING_PERCENT,
         };
         if is_tight {
-            return config.tight(random);
+            config = config.tight(random);
         }
         // Drawn beside the rest, so that a world without such troubles stays as it is.
         let mut beside = Random::new(random.clone().bits() ^ BESIDE);
+        if is_tight {
+            if beside.percent(PURSUIT_PERCENT) {
+                config.add_pursuit(&mut beside);
+            }
+            return config;
+        }
         if has_loud && beside.percent(TROUBLED_PERCENT) {
             config.add_troubles(&mut beside);
         }
@@ -259,6 +270,20 @@ impl Config {
                         volume.settings.writeback_percent = 100;
                     });
                 }
+            }
+        }
+    }
+
+    /// Clients go where segments are dropped, and write around the log there.
+    fn add_pursuit(&mut self, random: &mut Random) {
+        self.pursuit_percent = *random.pick(&[30, 80]);
+        self.power_percent = *random.pick(&[0, 0, 60]);
+        if random.percent(40) {
+            self.administrator.permille = BUSY_PERMILLE;
+        }
+        for volume in &mut self.volumes {
+            if random.percent(80) {
+                volume.mode = CacheMode::Writearound;
             }
         }
     }
@@ -319,6 +344,7 @@ impl Config {
             volumes: vec![volume],
             lives: if is_busy { 2 } else { 1 },
             strikes_percent: 0,
+            pursuit_percent: 0,
             requests: 60,
             history_requests: if is_busy { 100 } else { 0 },
             power: PowerStyle::Random,

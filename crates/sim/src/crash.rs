@@ -77,6 +77,7 @@ impl World<'_> {
         let mut engine = (self.launch)(self.time(), superblock, cache, &openings);
         engine.set_cache_timeout_ms(self.config.cache_timeout_ms);
         self.engine = Some(engine);
+        self.read_quarry();
         self.poll()
     }
 

@@ -9,7 +9,8 @@
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
 //! - `behind.rs` is somebody who uses an origin while nobody serves.
-//! - `strike.rs` lets a life end soon after a write that orders others.
+//! - `strike.rs` lets a life end soon after a write that orders others; `pursuit.rs` sends clients
+//!   where the engine is just giving something up.
 //! - `pace.rs` decides how long an operation of a device lasts.
 //! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
 //!   must notice.
@@ -43,6 +44,7 @@ pub mod pace;
 pub mod payload;
 #[cfg(feature = "planted-defects")]
 pub mod planted;
+mod pursuit;
 pub mod random;
 pub mod reference;
 pub mod run;

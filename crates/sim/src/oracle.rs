@@ -451,6 +451,14 @@ impl Oracle {
     }
 
     /// Whether a sector could have had this value at any time.
+    /// Whether nothing was submitted for a sector since the write of this value.
+    #[must_use]
+    pub fn is_newest(&self, volume: usize, sector: u32, value: u32) -> bool {
+        let volume = &self.volumes[volume];
+        let newest = volume.sectors[sector as usize].last();
+        newest.map_or(volume.initial, |version| version.value) == value
+    }
+
     fn was_ever(&self, volume: usize, sector: u32, value: u32) -> bool {
         value == ZERO
             || self.writes.get(value as usize).is_some_and(|write| {

@@ -142,6 +142,7 @@ pub struct Stats {
     pub failed_ios: u64,
     pub crashes: u64,
     pub strikes: u64,
+    pub pursuits: u64,
     pub refusals: u64,
     pub records: u64,
     pub idle_marks: u64,
@@ -180,6 +181,7 @@ impl Stats {
             ("failed I/Os", self.failed_ios),
             ("crashes", self.crashes),
             ("strikes", self.strikes),
+            ("requests in pursuit of drops", self.pursuits),
             ("recoveries", self.recoveries),
             ("refusals", self.refusals),
             ("records", self.records),
@@ -381,7 +383,13 @@ impl World<'_> {
         let percent = if self.life.is_struck { AFTER_STRIKE_PERCENT } else { 0 };
         if self.random.percent(self.config.strikes_percent.max(percent)) {
             let before = self.life.strike.filter(|_| self.life.is_struck);
-            life.strike = Some(Strike::new(&mut self.random, before));
+            let random = &mut self.random;
+            let is_pursuit = self.config.pursuit_percent > 0 && random.percent(80);
+            life.strike = Some(if is_pursuit {
+                Strike::of_pursuit(random)
+            } else {
+                Strike::new(random, before)
+            });
             return life;
         }
         match self.random.below(20) {

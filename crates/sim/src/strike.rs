@@ -8,7 +8,7 @@
 //! little too early. After a strike the next life often has another one of the same kind: what one
 //! crash left half done, the next one interrupts.
 
-use forebay_engine::format::record::EntryKind;
+use forebay_engine::format::record::{EntryKind, RecordHeader};
 use forebay_engine::io::{Io, IoKind};
 use forebay_engine::units::BLOCK_BYTES;
 
@@ -68,6 +68,18 @@ impl Strike {
             distance: random.below(distance_max),
         }
     }
+
+    /// One at a drop or checkpoint that is late, and so far from the crash that clients who go for
+    /// what was dropped are answered before it.
+    pub(crate) fn of_pursuit(random: &mut Random) -> Strike {
+        let nth_max = *random.pick(&[2, 40]);
+        Strike {
+            landmark: *random.pick(&[Landmark::Drop, Landmark::Drop, Landmark::Checkpoint]),
+            nth: random.below(nth_max),
+            late_ns: *random.pick(&[50, 500]) * MILLISECOND,
+            distance: random.between(100..=500),
+        }
+    }
 }
 
 impl World<'_> {
@@ -95,10 +107,7 @@ impl World<'_> {
     }
 
     fn landmark(&self, io: &Io) -> Option<Landmark> {
-        let IoKind::Write { offset_bytes, slices } = &io.kind else { return None };
-        let first = (*offset_bytes / BLOCK_BYTES as u64) as u32;
-        let bytes = self.pool.bytes(slices.as_slice()[0]);
-        let header = match classify(&self.config.geometry, first, &bytes[..BLOCK_BYTES]) {
+        let header = match self.classify_write(io)? {
             (WriteClass::Checkpoint, _) => return Some(Landmark::Checkpoint),
             (WriteClass::Superblock, _) => return Some(Landmark::Superblock),
             (WriteClass::Record | WriteClass::Summary, header) => header?,
@@ -108,5 +117,17 @@ impl World<'_> {
             return Some(Landmark::Drop);
         }
         has(|kind| *kind == EntryKind::Invalidate).then_some(Landmark::Invalidation)
+    }
+
+    /// The header of the record that an operation of the cache device writes.
+    pub(crate) fn record_of(&self, io: &Io) -> Option<RecordHeader> {
+        self.classify_write(io)?.1
+    }
+
+    fn classify_write(&self, io: &Io) -> Option<(WriteClass, Option<RecordHeader>)> {
+        let IoKind::Write { offset_bytes, slices } = &io.kind else { return None };
+        let first = (*offset_bytes / BLOCK_BYTES as u64) as u32;
+        let bytes = self.pool.bytes(slices.as_slice()[0]);
+        Some(classify(&self.config.geometry, first, &bytes[..BLOCK_BYTES]))
     }
 }

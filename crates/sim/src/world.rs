@@ -26,6 +26,7 @@ use crate::hang::IoUnderWay;
 use crate::media::Contents;
 use crate::oracle::{History, Mismatch, Oracle};
 use crate::payload::BufferPool;
+use crate::pursuit::Pursuit;
 use crate::random::Random;
 use crate::run::{Missed, Stats};
 use crate::silent::Ledger;
@@ -208,6 +209,7 @@ pub(crate) struct World<'a> {
     pub(crate) life: Life,
     pub(crate) clients: Clients,
     pub(crate) administrator: Administrator,
+    pub(crate) pursuit: Pursuit,
     /// Whether earlier failures or rot may have left blocks that are errors until written.
     pub(crate) may_have_poison: bool,
     /// Durable blocks of the cache device when recovery last ended well.
@@ -244,6 +246,7 @@ impl<'a> World<'a> {
             volumes.push(new_volume(index, config, history, &mut oracle, &mut random));
         }
         let cache = Device::new(config.cache, random.fork());
+        let beside = Random::new(random.clone().bits());
         World {
             pool: BufferPool::new(config.pool, random.fork()),
             // The clock of a host counts from its start: hours are nothing special.
@@ -259,6 +262,7 @@ impl<'a> World<'a> {
             life: Life::default(),
             clients: Clients::default(),
             administrator: Administrator::default(),
+            pursuit: Pursuit::new(beside),
             may_have_poison: false,
             seen_by_recovery: Contents::new(),
             ledger: config.silent.map(Ledger::new),
@@ -553,6 +557,7 @@ impl<'a> World<'a> {
         if name == DeviceName::Cache {
             self.watch_cache_io(io, moment);
             self.watch_for_strike(io);
+            self.watch_for_quarry(io);
         }
         let World { cache, volumes, pool, .. } = self;
         let device = match name {
@@ -681,6 +686,9 @@ impl<'a> World<'a> {
         };
         let result = device.finish(id, moment, pool);
         let span = self.ios.remove(&id.0).map(|io| io.span);
+        if name == DeviceName::Cache {
+            self.on_drop_end(id.0);
+        }
         self.stats.failed_ios += u64::from(result.is_err());
         self.note(Note::IoEnd { id: id.0, device: name, span, error: result.err() });
         let now = self.time();

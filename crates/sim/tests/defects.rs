@@ -78,6 +78,7 @@ const BOUNDS: [(u64, &[Defect]); 4] = [
         &[
             RewriteNamesNothing,
             ForgottenWithoutDrop,
+            ForgottenBeforeDrop,
             DropBeforeSuperseders,
             MissingRecordsAccepted,
             FailedFlushIgnored,

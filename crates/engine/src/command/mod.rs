@@ -14,7 +14,7 @@ use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
 use crate::payload::Payload;
 use crate::units::{CacheBlock, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
-use crate::wake::Waiter;
+use crate::wake::{Ended, Waiter};
 
 mod stop;
 
@@ -28,6 +28,8 @@ enum Goal {
     Invalidate,
     Settings,
     Attach,
+    /// The volume leaves the table again, as if it had not come.
+    AbandonAttach,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +38,8 @@ enum Stage {
     Leaving,
     /// New requests wait; those under way end, and what they left dirty goes home.
     Gated,
+    /// The origin of a new volume is being flushed.
+    OriginFlush,
     /// The superblock is being written.
     Superblock,
     /// A checkpoint with the clean state is being written.
@@ -60,14 +64,14 @@ impl VolumeCommand {
     }
 
     pub(crate) fn is_attach(&self) -> bool {
-        matches!(self.goal, Goal::Attach)
+        matches!(self.goal, Goal::Attach | Goal::AbandonAttach)
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
         let leaves = match self.goal {
             Goal::Mode(mode) => !mode.keeps_dirty(),
             Goal::Drain | Goal::Detach => true,
-            Goal::Invalidate | Goal::Settings | Goal::Attach => false,
+            Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
         };
         leaves && matches!(self.stage, Stage::Leaving | Stage::Gated)
     }
@@ -187,11 +191,24 @@ impl Engine {
                 return;
             }
         };
-        // Rule 10: the id is durable before it is used.
         self.create_volume(slot, Some(facts));
         let volume = self.volume_mut(slot);
         volume.is_gated = true;
-        volume.command = Some(VolumeCommand { id, goal: Goal::Attach, stage: Stage::Gated });
+        volume.command = Some(VolumeCommand { id, goal: Goal::Attach, stage: Stage::OriginFlush });
+        // Rule 8: what others wrote to the origin and did not flush could be promoted, and then be
+        // lost by the origin alone.
+        volume.flushes.join(Waiter::Command(slot));
+        self.go_on();
+    }
+
+    fn on_new_origin_flushed(&mut self, slot: VolumeSlot, ended: Ended) {
+        if ended == Ended::Failed {
+            // The table may have been written for somebody else meanwhile, with the volume.
+            self.superblock.volumes[usize::from(slot.0)] = None;
+            let command = self.volume_mut(slot).command.as_mut();
+            command.expect("it is being attached").goal = Goal::AbandonAttach;
+        }
+        // Rule 10: the id is durable before it is used.
         self.enter_superblock_stage(slot);
     }
 
@@ -218,7 +235,7 @@ impl Engine {
                 Stage::Leaving => self.advance_leaving(slot, command),
                 Stage::Gated => self.advance_gated(slot, command),
                 Stage::Done => self.finish_command(slot, command, payload),
-                Stage::Superblock | Stage::Checkpoint => {}
+                Stage::OriginFlush | Stage::Superblock | Stage::Checkpoint => {}
             }
         }
         self.advance_stop(payload);
@@ -309,7 +326,8 @@ impl Engine {
                 self.void_volume(slot);
                 self.superblock.volumes[usize::from(slot.0)] = None;
             }
-            Goal::Settings | Goal::Attach => {}
+            Goal::Settings => {}
+            Goal::Attach | Goal::AbandonAttach => unreachable!("nobody uses it yet"),
         }
         self.enter_superblock_stage(slot);
     }
@@ -321,7 +339,7 @@ impl Engine {
     pub(crate) fn wants_rest(&self) -> bool {
         let is_last_step = |volume: &Volume| match volume.command {
             Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
-                Stage::Leaving => false,
+                Stage::Leaving | Stage::OriginFlush => false,
                 Stage::Gated => volume.operations == 0 && volume.is_at_rest(),
                 Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
             },
@@ -341,15 +359,16 @@ impl Engine {
             && !volume.flushes.is_due()
     }
 
-    pub(crate) fn on_command_woken(&mut self, slot: VolumeSlot) {
+    pub(crate) fn on_command_woken(&mut self, slot: VolumeSlot, ended: Ended) {
         let Some(volume) = self.volumes[usize::from(slot.0)].as_ref() else { return };
         let Some(command) = volume.command else { return };
         match command.stage {
+            Stage::OriginFlush => self.on_new_origin_flushed(slot, ended),
             Stage::Superblock => {
                 let makes_clean = match command.goal {
                     Goal::Mode(mode) => !mode.keeps_dirty(),
                     Goal::Drain | Goal::Detach => true,
-                    Goal::Invalidate | Goal::Settings | Goal::Attach => false,
+                    Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
                 };
                 if makes_clean {
                     // Promise 5: answers only when the clean state is durable.
@@ -370,6 +389,12 @@ impl Engine {
         command: VolumeCommand,
         payload: &mut dyn Payload,
     ) {
+        if command.goal == Goal::AbandonAttach {
+            self.remove_volume(slot, payload);
+            self.events.push_back(Event::TableChanged);
+            self.end_command(command.id, Err(CommandError::OriginFailed));
+            return;
+        }
         if command.goal == Goal::Detach {
             if !self.is_quiet(slot) {
                 return;
@@ -518,7 +543,7 @@ impl Engine {
                 self.needs_ungating.push(slot);
                 let volume = self.volume_mut(slot);
                 for waiter in core::mem::take(&mut volume.mark_waiters) {
-                    self.wake(waiter, crate::wake::Ended::Well);
+                    self.wake(waiter, Ended::Well);
                 }
             }
             return;
@@ -526,7 +551,7 @@ impl Engine {
         if volume.host_mark == HostMarkState::Asked {
             volume.host_mark = HostMarkState::Set;
             for waiter in core::mem::take(&mut volume.mark_waiters) {
-                self.wake(waiter, crate::wake::Ended::Well);
+                self.wake(waiter, Ended::Well);
             }
         }
     }

@@ -1,12 +1,14 @@
 //! Rule 8: recovery believes what is whole, reports what is missing, and serves only then.
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{Command, Event};
+use forebay_engine::event::{Command, CommandError, Event};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, HostMark, SetSettings};
-use forebay_engine::units::SequenceNumber;
+use forebay_engine::units::{SequenceNumber, VolumeSlot};
 
 use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, Setup, What, World, cache, origin};
+
+const SLOT: VolumeSlot = VolumeSlot(0);
 
 fn of(mode: CacheMode) -> World {
     Setup::of(&[mode]).start()
@@ -433,4 +435,42 @@ fn a_device_that_goes_while_recovery_writes_to_it_is_recovered_again() {
         assert_eq!(world.look(0, 0..4), [Content::Tag(1); 4]);
         assert_eq!(world.read_now(1, 5), Ok(Content::Tag(ORIGINAL)));
     }
+}
+
+/// What somebody wrote to an origin and did not flush is not cached as clean before it is durable.
+#[test]
+fn the_origin_of_a_new_volume_is_flushed_before_it_is_served() {
+    let mut world = of(CacheMode::Writearound);
+    assert_eq!(world.command_now(Command::Detach { volume: SLOT }), Ok(Some(SLOT)));
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    let flush = world.the(origin::flush(0));
+    let mark = world.mark();
+    world.settle_except(origin::flush(0));
+    assert_eq!(world.command_result(attach), None);
+    assert_eq!(world.count_since(mark, |_, _| true), 0, "the table comes later");
+    world.complete(flush);
+    world.settle();
+    assert_eq!(world.command_result(attach), Some(Ok(Some(SLOT))));
+}
+
+#[test]
+fn a_new_volume_whose_origin_cannot_be_flushed_is_not_attached() {
+    let mut world = of(CacheMode::Writearound);
+    assert_eq!(world.command_now(Command::Detach { volume: SLOT }), Ok(Some(SLOT)));
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let command = Command::Attach { volume, facts };
+    let attach = world.command(command.clone());
+    let flush = world.the(origin::flush(0));
+    // Another command writes the table meanwhile.
+    let settings = SetSettings::default();
+    let other = world.command(Command::SetCacheSet { settings });
+    world.settle_except(origin::flush(0));
+    assert_eq!(world.command_result(other), Some(Ok(None)));
+    assert!(world.stored_superblock().volume(SLOT).is_some());
+    world.fail(flush, IoError::Media, Keep::Nothing);
+    world.settle();
+    assert_eq!(world.command_result(attach), Some(Err(CommandError::OriginFailed)));
+    assert!(world.stored_superblock().volume(SLOT).is_none());
+    assert_eq!(world.command_now(command), Ok(Some(SLOT)));
 }

@@ -130,7 +130,8 @@ fn command_error_text(error: CommandError) -> &'static str {
         CommandError::TableFull => "the volume table is full",
         CommandError::NameTaken => "the name is taken",
         CommandError::OriginFailed => {
-            "the origin failed; what could not be written stays dirty in the cache"
+            "the origin failed; what could not be written stays dirty in the cache, and a new \
+             volume is not attached"
         }
         CommandError::CacheFailed => "the cache device failed",
         CommandError::Poisoned => {
