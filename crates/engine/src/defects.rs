@@ -29,7 +29,6 @@ macro_rules! defects {
             pub const ELUSIVE: &[Defect] = &[
                 Defect::VoidedCopyReturns,
                 Defect::VoidCutKept,
-                Defect::HomedAcrossFailedFlush,
                 Defect::CutForgetsDrops,
                 Defect::TableStartFirst,
                 Defect::WaitAcrossFailedFlush,
@@ -180,7 +179,7 @@ defects! {
     FingerprintsIgnored, "rule 10",
         "recovery does not compare the heads of origins with what it knows of them";
     NoReserve, "rule 11",
-        "client writes take the reserve";
+        "client writes take the reserve and the spare segments";
     DirtyRepairedFromOrigin, "rule 12",
         "a dirty block with a bad checksum is read from the origin";
     ChecksumNotCompared, "promise",

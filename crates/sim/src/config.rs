@@ -25,6 +25,11 @@ const SILENT_PERCENT: u64 = 8;
 const TIGHT_PERCENT: u64 = 12;
 /// Share of these whose clients go where segments are dropped.
 const PURSUIT_PERCENT: u64 = 60;
+/// Share of the other tight runs whose origins are away for a while.
+const ABSENCE_PERCENT: u64 = 60;
+/// Share of runs that are not tight in which flushes of origins fail again and again.
+const FAILING_FLUSHES_PERCENT: u64 = 8;
+const FAILING_FLUSHES_MAX: u32 = 200;
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;
 /// Share of runs with troubles beside what else their worlds have.
@@ -221,15 +226,60 @@ impl Config {
         // Drawn beside the rest, so that a world without such troubles stays as it is.
         let mut beside = Random::new(random.clone().bits() ^ BESIDE);
         if is_tight {
-            if beside.percent(PURSUIT_PERCENT) {
-                config.add_pursuit(&mut beside);
-            }
-            return config;
-        }
-        if has_loud && beside.percent(TROUBLED_PERCENT) {
-            config.add_troubles(&mut beside);
+            config.trouble_tight(&mut beside);
+        } else if has_loud {
+            config.trouble(&mut beside);
         }
         config
+    }
+
+    fn trouble(&mut self, random: &mut Random) {
+        if random.percent(TROUBLED_PERCENT) {
+            self.add_troubles(random);
+        }
+        if random.percent(FAILING_FLUSHES_PERCENT) {
+            self.add_failing_flushes(random);
+        }
+    }
+
+    fn trouble_tight(&mut self, random: &mut Random) {
+        if random.percent(PURSUIT_PERCENT) {
+            self.add_pursuit(random);
+        } else if self.silent.is_none() && random.percent(ABSENCE_PERCENT) {
+            self.add_absence(random);
+        }
+    }
+
+    /// Origins are away for a while, and the log fills up to its last segments with what cannot go
+    /// home. They have no other failures: what lasts longer than a life may keep writes waiting.
+    fn add_absence(&mut self, random: &mut Random) {
+        self.faults.lives_percent = 100;
+        let gone = Gone {
+            from_operation: random.below(500),
+            lasts_ns: Some(*random.pick(&[300, 3000, 30_000]) * MILLISECOND),
+            back_for: None,
+        };
+        self.faults.origin = FaultRates { gone: Some(gone), ..FaultRates::default() };
+        self.requests = self.requests.max(600);
+        for volume in &mut self.volumes {
+            volume.mode = *random.pick(&[CacheMode::Writeback, CacheMode::Writeonly]);
+            volume.settings.writeback_percent = 100;
+        }
+    }
+
+    /// Flushes of origins fail again and again while much is written home, and power cuts take what
+    /// they lost.
+    fn add_failing_flushes(&mut self, random: &mut Random) {
+        self.faults.lives_percent = 100;
+        self.faults.origin.flush_permille = *random.pick(&[50, 200]);
+        self.faults.origin.failures_max = FAILING_FLUSHES_MAX;
+        self.power_percent = 100;
+        self.requests = self.requests.max(200);
+        self.mixture = self.mixture.clone().with_flushes();
+        for volume in &mut self.volumes {
+            volume.mode = *random.pick(&[CacheMode::Writeback, CacheMode::Writethrough]);
+            volume.settings.writeback_percent = *random.pick(&[0, 1, 10]);
+        }
     }
 
     /// What chance seldom brings together: failures that follow one another or last, and an

@@ -182,6 +182,15 @@ impl Mixture {
         }
     }
 
+    /// The same with many flushes and FUA writes.
+    #[must_use]
+    pub fn with_flushes(mut self) -> Mixture {
+        let sum: u32 = self.kinds.iter().sum();
+        self.kinds[OperationKind::Flush as usize] = sum / 4 + 1;
+        self.forced_percent = self.forced_percent.max(10);
+        self
+    }
+
     /// The same with longer requests, for sweeps that are to reach reclaim.
     #[must_use]
     pub fn busy() -> Mixture {

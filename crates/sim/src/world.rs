@@ -436,15 +436,15 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// What the engine says of a volume that it knows and does not serve.
-    fn quiesced(&self, index: usize) -> Option<VolumeStatus> {
+    /// What the engine says of a volume that is in one of these states.
+    fn status_in(&self, index: usize, states: &[VolumeState]) -> Option<VolumeStatus> {
         let engine = self.engine.as_ref()?;
         let status = engine.volume_status(self.time(), self.volumes[index].slot?)?;
-        (status.state == VolumeState::Quiesced).then_some(status)
+        states.contains(&status.state).then_some(status)
     }
 
     pub(crate) fn is_quiesced(&self, index: usize) -> bool {
-        self.quiesced(index).is_some()
+        self.status_in(index, &[VolumeState::Quiesced]).is_some()
     }
 
     /// Whether volumes that are not served have so much dirty data in the log that writes of others
@@ -452,8 +452,9 @@ impl<'a> World<'a> {
     fn is_log_held(&self) -> bool {
         let Some(engine) = self.engine.as_ref() else { return false };
         let now = self.time();
-        let quiesced = (0..self.volumes.len()).filter_map(|index| self.quiesced(index));
-        let held_blocks: u64 = quiesced.map(|volume| volume.dirty_blocks).sum();
+        let states = [VolumeState::Quiesced, VolumeState::OriginMissing];
+        let held = (0..self.volumes.len()).filter_map(|index| self.status_in(index, &states));
+        let held_blocks: u64 = held.map(|volume| volume.dirty_blocks).sum();
         let log_blocks = engine.status(now).map_or(u64::MAX, |status| {
             u64::from(status.segments) * u64::from(status.segment_blocks)
         });

@@ -123,7 +123,7 @@ impl Engine {
 
     fn kept_segments(&self, stream: Stream) -> u32 {
         match stream {
-            Stream::Client if has_defect(Defect::NoReserve) => SPARE_SEGMENTS,
+            Stream::Client if has_defect(Defect::NoReserve) => 0,
             Stream::Client => RESERVE_SEGMENTS + SPARE_SEGMENTS,
             Stream::Promote => RESERVE_SEGMENTS + SPARE_SEGMENTS + PROMOTE_MARGIN_SEGMENTS,
             Stream::Relocate => SPARE_SEGMENTS,
