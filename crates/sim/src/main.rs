@@ -4,6 +4,7 @@
 
 mod commands;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -25,7 +26,7 @@ Exit codes:
 const LONG_HELP: &str = "\
 Examples:
   forebay-sim run --seed 7
-  forebay-sim run --seed 7 --trace
+  forebay-sim --seed 7 --trace
   forebay-sim hunt --runs 1000
   forebay-sim sweep --seed 1
   forebay-sim fuzz device
@@ -39,6 +40,7 @@ Exit codes:
 ///
 /// A seed becomes a world of devices, clients, failures and crashes in virtual time; a run is a
 /// function of its seed and options. SEED is a number below 2^64, decimal or hexadecimal with 0x.
+/// With options and no command it is `run`.
 #[derive(Parser, Debug)]
 #[command(name = "forebay-sim", version, after_help = EXIT_CODES_HELP, after_long_help = LONG_HELP)]
 struct Arguments {
@@ -58,8 +60,21 @@ enum Command {
     Models(commands::models::Options),
 }
 
+/// The arguments, with the command that is meant if the first is an option of `run`.
+fn words() -> Vec<OsString> {
+    let mut words: Vec<OsString> = std::env::args_os().collect();
+    let is_of_run = |word: &OsString| {
+        let word = word.to_string_lossy();
+        word.starts_with("--") && !["--help", "--version"].contains(&word.as_ref())
+    };
+    if words.get(1).is_some_and(is_of_run) {
+        words.insert(1, "run".into());
+    }
+    words
+}
+
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let result = match Arguments::parse_from(words()).command {
         Command::Run(options) => commands::run::run(&options),
         Command::Replay(options) => commands::replay::run(&options),
         Command::Hunt(options) => commands::hunt::run(&options),

@@ -24,6 +24,16 @@ fn a_reader_that_leaves_is_no_error() {
 }
 
 #[test]
+fn without_a_command_options_are_those_of_a_run() {
+    let short = program(&["--seed", "7"]).output().unwrap();
+    let whole = program(&["run", "--seed", "7"]).output().unwrap();
+    assert_eq!(short.status.code(), Some(0));
+    assert_eq!(short.stdout, whole.stdout);
+    let version = program(&["--version"]).output().unwrap();
+    assert!(version.stdout.starts_with(b"forebay-sim"));
+}
+
+#[test]
 fn a_fuzzer_runs_by_name_and_seed_and_without_a_name_all_are_listed() {
     let one = program(&["fuzz", "record", "--seed", "7"]).output().unwrap();
     assert_eq!(one.status.code(), Some(0));
