@@ -5,7 +5,6 @@
 //! its origin passes the first time and is found the second time.
 
 use forebay_engine::event::Command;
-use forebay_engine::request::Durability;
 
 use crate::client::Owner;
 use crate::oracle::{Observed, Run};
@@ -66,7 +65,7 @@ impl World<'_> {
             self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
             // An administrator of the life may have had it detached in the meantime.
             if self.volumes[run.volume].is_served() {
-                self.issue(operation(run, OperationKind::Read), Owner::Checker(observed));
+                self.issue(Operation::plain(run, OperationKind::Read), Owner::Checker(observed));
             }
             if self.random.percent(30) {
                 self.poll()?;
@@ -129,15 +128,11 @@ impl World<'_> {
             let kind = *self.random.pick(&[OperationKind::Read, OperationKind::Prefetch]);
             self.run_until("reads of the check", |world| world.clients.in_flight() < READS_MAX)?;
             if self.volumes[index].is_served() {
-                self.issue(operation(run, kind), Owner::Checker(Observed::Once));
+                self.issue(Operation::plain(run, kind), Owner::Checker(Observed::Once));
             }
             self.poll()?;
             left = left.saturating_sub(512);
         }
         self.run_until("reads of the check", |world| world.clients.in_flight() == 0)
     }
-}
-
-fn operation(run: Run, kind: OperationKind) -> Operation {
-    Operation { run, kind, durability: Durability::Completed }
 }

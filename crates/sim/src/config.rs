@@ -29,6 +29,7 @@ const PURSUIT_PERCENT: u64 = 60;
 const ABSENCE_PERCENT: u64 = 60;
 /// Share of runs that are not tight in which flushes of origins fail again and again.
 const FAILING_FLUSHES_PERCENT: u64 = 8;
+/// Most failures of an origin in a life of such a run.
 const FAILING_FLUSHES_MAX: u32 = 200;
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;

@@ -450,7 +450,6 @@ impl Oracle {
         })
     }
 
-    /// Whether a sector could have had this value at any time.
     /// Whether nothing was submitted for a sector since the write of this value.
     #[must_use]
     pub fn is_newest(&self, volume: usize, sector: u32, value: u32) -> bool {
@@ -459,6 +458,7 @@ impl Oracle {
         newest.map_or(volume.initial, |version| version.value) == value
     }
 
+    /// Whether a sector could have had this value at any time.
     fn was_ever(&self, volume: usize, sector: u32, value: u32) -> bool {
         value == ZERO
             || self.writes.get(value as usize).is_some_and(|write| {

@@ -4,20 +4,20 @@
 //! sooner is caught by nobody but a client who writes just there, around the log, before the drop
 //! is durable, and only if the next life is asked for that block before it drops the segment once
 //! more. Chance does not come there. In a run with a pursuit clients learn of every drop record
-//! when it is submitted, and some of their requests go to the blocks that the dropped segment
-//! holds. The next life is asked for these blocks before anything else, while it still recovers.
+//! when it is submitted, or when it has ended, and some of their requests go to the blocks that the
+//! dropped segment holds. The next life is asked for these blocks before anything else, while it
+//! still recovers.
 
 use std::collections::BTreeMap;
 
 use forebay_engine::format::record::EntryKind;
 use forebay_engine::io::Io;
-use forebay_engine::request::Durability;
-use forebay_engine::units::BLOCK_BYTES;
 
 use crate::client::Owner;
 use crate::media::BLOCK_SECTORS;
 use crate::oracle::{Observed, Run};
 use crate::random::Random;
+use crate::silent::first_block_of;
 use crate::stamp::{self, Found};
 use crate::workload::{Operation, OperationKind};
 use crate::world::World;
@@ -83,15 +83,16 @@ impl World<'_> {
     /// An operation of the cache device has ended.
     pub(crate) fn on_drop_end(&mut self, id: u64) {
         let Pursuit { quarry, held_back, .. } = &mut self.pursuit;
-        quarry.extend(held_back.remove(&id).into_iter().flatten());
-        keep_newest(quarry, QUARRY_MAX);
+        if let Some(blocks) = held_back.remove(&id) {
+            quarry.extend(blocks);
+            keep_newest(quarry, QUARRY_MAX);
+        }
     }
 
     /// The blocks of volumes of which a segment holds what was last written.
     fn blocks_in(&self, segment: u32) -> Vec<Run> {
         let geometry = &self.config.geometry;
-        let offset = geometry.segments_offset + u64::from(segment) * geometry.segment_bytes;
-        let first = (offset / BLOCK_BYTES as u64) as u32;
+        let first = first_block_of(geometry, segment);
         let mut sector = [0; 512];
         let mut blocks = Vec::new();
         for block in first..first + geometry.segment_blocks() {
@@ -122,7 +123,7 @@ impl World<'_> {
         } else {
             OperationKind::Read
         };
-        Some(Operation { run, kind, durability: Durability::Completed })
+        Some(Operation::plain(run, kind))
     }
 
     /// A write is answered: after a strike that may be the moment for the crash.
@@ -141,8 +142,7 @@ impl World<'_> {
         self.pursuit.held_back.clear();
         for run in std::mem::take(&mut self.pursuit.written) {
             if self.volumes[run.volume].is_served() {
-                let kind = OperationKind::Read;
-                let read = Operation { run, kind, durability: Durability::Completed };
+                let read = Operation::plain(run, OperationKind::Read);
                 self.issue(read, Owner::Checker(Observed::Settled));
             }
         }

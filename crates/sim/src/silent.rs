@@ -142,7 +142,7 @@ impl Ledger {
 
     /// Whether the fault can be why a record is missing: it hit its segment before its end.
     fn is_affected(&self, geometry: &Geometry, record: &RecordHeader) -> bool {
-        let first = first_log_block(geometry) + record.segment * geometry.segment_blocks();
+        let first = first_block_of(geometry, record.segment);
         let end = first + record.block + 1 + record.payload_blocks;
         self.hits.range(first..end).next().is_some()
     }
@@ -150,6 +150,11 @@ impl Ledger {
 
 fn first_log_block(geometry: &Geometry) -> u32 {
     (geometry.segments_offset / BLOCK_BYTES as u64) as u32
+}
+
+/// Where a segment begins, in blocks of the cache device.
+pub(crate) fn first_block_of(geometry: &Geometry, segment: u32) -> u32 {
+    first_log_block(geometry) + segment * geometry.segment_blocks()
 }
 
 fn copy_block(geometry: &Geometry) -> u32 {
@@ -182,13 +187,13 @@ fn checkpoint_on(media: &Media, geometry: &Geometry, area: u8) -> Option<Checkpo
 }
 
 fn header_on(media: &Media, geometry: &Geometry, segment: u32, block: u32) -> Option<RecordHeader> {
-    let at = first_log_block(geometry) + segment * geometry.segment_blocks() + block;
+    let at = first_block_of(geometry, segment) + block;
     let bytes = read_bytes(media, u64::from(at) * BLOCK_BYTES as u64, BLOCK_BYTES);
     RecordHeader::decode(&SET_ID, segment, block, &bytes).ok()
 }
 
 fn is_whole_on(media: &Media, geometry: &Geometry, header: &RecordHeader) -> bool {
-    let first = first_log_block(geometry) + header.segment * geometry.segment_blocks();
+    let first = first_block_of(geometry, header.segment);
     (first + header.block + 1..).zip(&header.crcs).all(|(at, crc)| {
         crc32c(&read_bytes(media, u64::from(at) * BLOCK_BYTES as u64, BLOCK_BYTES)) == *crc
     })

@@ -73,6 +73,14 @@ pub struct Operation {
     pub durability: Durability,
 }
 
+impl Operation {
+    /// One without FUA.
+    #[must_use]
+    pub fn plain(run: Run, kind: OperationKind) -> Operation {
+        Operation { run, kind, durability: Durability::Completed }
+    }
+}
+
 /// Where a connection stays whose requests overlap.
 const HAMMER_BYTES: u64 = 32 * 1024;
 
@@ -246,7 +254,7 @@ impl Pattern {
         let volume = self.target.volume;
         if kind == OperationKind::Flush {
             let run = Run { volume, first: 0, count: 0 };
-            return Operation { run, kind, durability: Durability::Completed };
+            return Operation::plain(run, kind);
         }
         let run = self.place(random);
         let is_forced = kind.changes() && random.percent(self.mixture.forced_percent);

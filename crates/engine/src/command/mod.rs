@@ -32,6 +32,17 @@ enum Goal {
     AbandonAttach,
 }
 
+impl Goal {
+    /// Whether all dirty data of the volume goes home for it.
+    fn makes_clean(self) -> bool {
+        match self {
+            Goal::Mode(mode) => !mode.keeps_dirty(),
+            Goal::Drain | Goal::Detach => true,
+            Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
     /// Dirty data goes home; clients go on.
@@ -68,12 +79,7 @@ impl VolumeCommand {
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        let leaves = match self.goal {
-            Goal::Mode(mode) => !mode.keeps_dirty(),
-            Goal::Drain | Goal::Detach => true,
-            Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
-        };
-        leaves && matches!(self.stage, Stage::Leaving | Stage::Gated)
+        self.goal.makes_clean() && matches!(self.stage, Stage::Leaving | Stage::Gated)
     }
 }
 
@@ -365,12 +371,7 @@ impl Engine {
         match command.stage {
             Stage::OriginFlush => self.on_new_origin_flushed(slot, ended),
             Stage::Superblock => {
-                let makes_clean = match command.goal {
-                    Goal::Mode(mode) => !mode.keeps_dirty(),
-                    Goal::Drain | Goal::Detach => true,
-                    Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
-                };
-                if makes_clean {
+                if command.goal.makes_clean() {
                     // Promise 5: answers only when the clean state is durable.
                     self.set_stage(slot, Stage::Checkpoint);
                     self.wait_for_checkpoint(Waiter::Command(slot));
@@ -389,13 +390,11 @@ impl Engine {
         command: VolumeCommand,
         payload: &mut dyn Payload,
     ) {
+        let mut result = Ok(Some(slot));
         if command.goal == Goal::AbandonAttach {
             self.remove_volume(slot, payload);
-            self.events.push_back(Event::TableChanged);
-            self.end_command(command.id, Err(CommandError::OriginFailed));
-            return;
-        }
-        if command.goal == Goal::Detach {
+            result = Err(CommandError::OriginFailed);
+        } else if command.goal == Goal::Detach {
             if !self.is_quiet(slot) {
                 return;
             }
@@ -415,7 +414,7 @@ impl Engine {
             self.release_gated(slot, payload);
         }
         self.events.push_back(Event::TableChanged);
-        self.end_command(command.id, Ok(Some(slot)));
+        self.end_command(command.id, result);
     }
 
     pub(crate) fn release_gated(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
