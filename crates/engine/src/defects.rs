@@ -156,6 +156,8 @@ defects! {
         "recovery leaves dirty data of writethrough and writearound volumes where it is";
     RangeLockLeftOut, "rule 9",
         "range locks exclude nobody";
+    GapsNotLocked, "rule 9",
+        "a region that goes home whole locks its first dirty blocks alone";
     MergesShareBlocks, "rule 9",
         "writes of part of a block do not exclude other writers of the block";
     ReaderJoinsOverwrittenMiss, "rule 9",

@@ -74,8 +74,10 @@ pub(crate) enum IoPurpose {
     ReclaimRead { item: usize, buffer: BufferId },
     /// Blocks to be written back.
     WritebackRead { run: Key, piece: Piece },
-    /// A write to the origin by writeback.
-    WritebackWrite { run: Key },
+    /// What an origin holds between blocks to be written back.
+    WritebackGaps { run: Key },
+    /// A write to the origin by writeback, of so many blocks of data.
+    WritebackWrite { run: Key, blocks: u64 },
     /// Part of a checkpoint.
     Checkpoint { buffer: BufferId },
     /// A place of the superblock.
@@ -300,7 +302,10 @@ impl Engine {
             IoPurpose::WritebackRead { run, piece } => {
                 self.on_writeback_read(run, piece, result, payload);
             }
-            IoPurpose::WritebackWrite { run } => self.on_writeback_written(run, result, payload),
+            IoPurpose::WritebackGaps { run } => self.on_gaps_read(run, result, payload),
+            IoPurpose::WritebackWrite { run, blocks } => {
+                self.on_writeback_written(run, blocks, result, payload);
+            }
             IoPurpose::Checkpoint { buffer } => {
                 payload.release(buffer);
                 self.on_checkpoint_written(result);

@@ -109,10 +109,16 @@ pub struct VolumeCounters {
     /// Blocks that were answered and not flushed, and that a cache device which went and came back
     /// did not have.
     pub lost_blocks: u64,
-    /// Blocks written back.
+    /// Dirty blocks written back.
     pub writeback_blocks: u64,
+    /// Blocks between them that were written along, as the origin held them.
+    pub writeback_gap_blocks: u64,
     /// Device writes that wrote them.
     pub writeback_ios: u64,
+    /// Blocks of origins read so that what lies between dirty blocks could be written along.
+    pub writeback_read_blocks: u64,
+    /// Device reads that read them.
+    pub writeback_reads: u64,
     /// Failed origin operations.
     pub origin_errors: u64,
     /// Origin flushes.

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::background::writeback::cost::OriginCost;
 use crate::command::VolumeCommand;
 use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::index::VolumeIndex;
@@ -65,6 +66,7 @@ pub(crate) struct Volume {
     pub(crate) misses: Vec<Key>,
     pub(crate) sequential: SequentialTracker,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) origin_cost: OriginCost,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted

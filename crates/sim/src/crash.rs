@@ -347,6 +347,7 @@ impl World<'_> {
                 self.stats.promoted_blocks += status.counters.promoted_blocks;
                 self.stats.read_ahead_blocks += status.counters.read_ahead_blocks;
                 self.stats.writeback_blocks += status.counters.writeback_blocks;
+                self.stats.gap_blocks += status.counters.writeback_gap_blocks;
                 self.stats.read_hits += status.counters.read_hits;
             }
         }

@@ -166,6 +166,11 @@ pub(crate) struct VolumeCounters {
     pub(crate) lost_block_count: u64,
     pub(crate) writeback_block_count: u64,
     pub(crate) writeback_io_count: u64,
+    /// Blocks between dirty ones that were written along, as the origin held them.
+    pub(crate) writeback_gap_block_count: u64,
+    /// Blocks of the origin that were read for that, and the transfers that it took.
+    pub(crate) writeback_read_block_count: u64,
+    pub(crate) writeback_read_io_count: u64,
     pub(crate) origin_error_count: u64,
     pub(crate) origin_flush_count: u64,
 }

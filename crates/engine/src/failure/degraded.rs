@@ -77,6 +77,7 @@ impl IoPurpose {
             | IoPurpose::UnitOld { position: None, .. }
             | IoPurpose::UnitOrigin { .. }
             | IoPurpose::OriginFlush(_)
+            | IoPurpose::WritebackGaps { .. }
             | IoPurpose::WritebackWrite { .. }
             | IoPurpose::DiscardSegment(_)
             | IoPurpose::OriginHead { .. } => None,

@@ -166,6 +166,7 @@ impl Engine {
             misses: Vec::new(),
             sequential: Default::default(),
             read_ahead: Default::default(),
+            origin_cost: Default::default(),
             flushes: Default::default(),
             around: Default::default(),
             unsure: Default::default(),

@@ -10,6 +10,7 @@ mod commands;
 mod degraded;
 mod flushes;
 mod full_cache;
+mod gathered;
 mod hand_over;
 mod modes;
 mod odd_sizes;

@@ -6,10 +6,13 @@
 //! home only after its record is durable on the cache device, for otherwise a power cut could leave
 //! on the origin what the volume never durably had, in an order that no flush allowed.
 //!
-//! `demand` says whether a window is due, `plan` what it writes and in which order, `runs` writes
-//! it, and `pause` leaves a volume alone for a while whose writeback failed.
+//! `demand` says whether a window is due, `plan` what it writes and in which order, `gather` makes
+//! one run of those that lie close together where that pays by the `cost` of the origin, `runs`
+//! writes them, and `pause` leaves a volume alone for a while whose writeback failed.
 
+pub(crate) mod cost;
 mod demand;
+mod gather;
 pub(crate) mod pause;
 mod plan;
 pub(crate) mod rate;
@@ -63,6 +66,8 @@ pub(crate) struct WritebackJob {
     runs: Slab<Run>,
     flushes: usize,
     touched: BTreeSet<VolumeSlot>,
+    /// Volumes of which a gathered run failed, and the windows until runs are gathered again.
+    plain: BTreeMap<VolumeSlot, u32>,
     /// Reclaim needs clean segments.
     pub(crate) is_urgent: bool,
     /// Blank records that the origin durably has.
@@ -184,6 +189,7 @@ impl Engine {
             self.end_empty_window();
             return;
         }
+        let queue = self.gather(queue);
         self.writeback.after_order = 0;
         self.begin_measuring(queue.iter().map(Run::log_blocks).sum());
         self.writeback.queue = queue;
@@ -229,6 +235,10 @@ impl Engine {
     fn flush_window(&mut self) {
         let touched = core::mem::take(&mut self.writeback.touched);
         self.writeback.flushes = touched.len();
+        self.writeback.plain.retain(|slot, windows| {
+            *windows -= u32::from(touched.contains(slot));
+            *windows > 0
+        });
         self.go_on();
         if touched.is_empty() {
             self.end_window();

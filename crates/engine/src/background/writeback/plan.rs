@@ -54,10 +54,10 @@ pub(super) fn sweep(mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
             Some(run)
                 if run.slot == slot
                     && run.end() == piece.start
-                    && matches!(run.pieces[0].place, Place::Data(_))
+                    && run.has_data()
                     && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
             {
-                run.pieces.push(piece);
+                run.push(piece);
             }
             _ => queue.push_back(Run::new(slot, piece)),
         }

@@ -12,18 +12,35 @@ use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::slab::Key;
-use crate::units::{BLOCK_BYTES, CacheBlock, VolumeSlot};
+use crate::units::{BLOCK_BYTES, CacheBlock, Time, VolumeSlot};
 use crate::volume::Service;
 
-/// Blocks that are consecutive on the origin and written home together.
+/// What is written between the dirty blocks of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Gaps {
+    /// Nothing: there are none, or they are left out.
+    Left,
+    /// Clean copies.
+    FromCache,
+    /// What the origin holds: all of the run is read first.
+    FromOrigin,
+}
+
+/// Blocks that are close together on the origin and written home together.
 pub(crate) struct Run {
     pub(super) slot: VolumeSlot,
+    /// What is dirty, in order.
     pub(super) pieces: Vec<Piece>,
+    start: u64,
+    end: u64,
+    gaps: Gaps,
     buffer: Option<BufferId>,
-    /// Per block from the start on: whether it was read and is good.
+    /// Per block from the start on: whether the buffer holds what may be written.
     is_good: Vec<bool>,
     reads: usize,
     writes: usize,
+    /// When the writes began.
+    written_at: Time,
     has_failed: bool,
     has_unreadable: bool,
     /// Failed flushes of the origin when the writes began.
@@ -32,38 +49,61 @@ pub(crate) struct Run {
 
 impl Run {
     pub(super) fn new(slot: VolumeSlot, piece: Piece) -> Run {
+        let (start, end) = (piece.start, piece.end());
+        Run::gathered(slot, alloc::vec![piece], (start, end), Gaps::Left)
+    }
+
+    /// One that writes `start..end`, with what lies between the pieces.
+    pub(super) fn gathered(
+        slot: VolumeSlot,
+        pieces: Vec<Piece>,
+        (start, end): (u64, u64),
+        gaps: Gaps,
+    ) -> Run {
         Run {
             slot,
-            pieces: alloc::vec![piece],
+            pieces,
+            start,
+            end,
+            gaps,
             buffer: None,
             is_good: Vec::new(),
             reads: 0,
             writes: 0,
+            written_at: Time(0),
             has_failed: false,
             has_unreadable: false,
             failed_flushes: 0,
         }
     }
 
+    /// Appends a piece that begins where the run ends.
+    pub(super) fn push(&mut self, piece: Piece) {
+        assert_eq!(piece.start, self.end);
+        self.end = piece.end();
+        self.pieces.push(piece);
+    }
+
     pub(super) fn start(&self) -> u64 {
-        self.pieces.first().expect("a run is not empty").start
+        self.start
     }
 
     pub(super) fn end(&self) -> u64 {
-        self.pieces.last().expect("a run is not empty").end()
+        self.end
+    }
+
+    pub(super) fn has_data(&self) -> bool {
+        self.pieces.iter().all(|piece| matches!(piece.place, Place::Data(_)))
     }
 
     /// Blocks of the log that it stands for.
     pub(super) fn log_blocks(&self) -> u64 {
-        match self.pieces[0].place {
-            Place::Data(_) => self.end() - self.start(),
-            Place::Blank { .. } | Place::Absent => 1,
-        }
+        if self.has_data() { self.pieces.iter().map(|piece| piece.block_count).sum() } else { 1 }
     }
 
     /// What can be written, in order: zeroes and discards, and of data what was read and is good.
     fn good_parts(&self) -> Vec<Piece> {
-        if !matches!(self.pieces[0].place, Place::Data(_)) {
+        if !self.has_data() {
             return self.pieces.clone();
         }
         let mut parts: Vec<Piece> = Vec::new();
@@ -92,6 +132,8 @@ impl Run {
 
 /// Runs under way at once.
 const RUNS_IN_FLIGHT_MAX: usize = 4;
+/// Windows without gathered runs after one of these failed.
+const PLAIN_WINDOWS: u32 = 8;
 /// Times that a dirty block is read before it counts as lost.
 const READ_ATTEMPTS_MAX: u8 = 3;
 
@@ -103,9 +145,8 @@ impl Engine {
         }
         while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
             let Some(run) = self.writeback.queue.pop_front() else { break };
-            let is_data = matches!(run.pieces[0].place, Place::Data(_));
             let mut run = run;
-            if is_data {
+            if run.has_data() {
                 let bytes = usize::try_from(run.end() - run.start()).expect("1 MiB") * BLOCK_BYTES;
                 let Some(buffer) = payload.allocate(bytes) else {
                     self.writeback.queue.push_front(run);
@@ -127,43 +168,114 @@ impl Engine {
         }
     }
 
+    /// Rule 9: the gaps of a region as well, or a write there could be overwritten with what was
+    /// before.
     fn lock_range(&self, run: &Run) -> (u64, u64) {
-        match run.pieces[0].place {
-            Place::Blank { header, .. } => match self.log.blanks.get(&header.0) {
-                Some(blank) => (blank.start, blank.start + blank.block_count),
-                None => (run.start(), run.end()),
-            },
-            Place::Data(_) | Place::Absent => (run.start(), run.end()),
+        if has_defect(Defect::GapsNotLocked) && run.gaps != Gaps::Left {
+            return (run.pieces[0].start, run.pieces[0].end());
         }
+        let blank = match run.pieces[0].place {
+            Place::Blank { header, .. } => self.log.blanks.get(&header.0),
+            Place::Data(_) | Place::Absent => None,
+        };
+        blank.map_or((run.start(), run.end()), |blank| {
+            (blank.start, blank.start + blank.block_count)
+        })
     }
 
     pub(crate) fn on_run_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let slot = self.writeback.runs[key].slot;
-        let pieces = self.writeback.runs[key].pieces.clone();
         if self.volume(slot).service != Service::Cached {
             self.end_run(key, payload);
             return;
         }
-        if let Place::Blank { header, kind } = pieces[0].place {
+        if let Place::Blank { header, kind } = self.writeback.runs[key].pieces[0].place {
             self.write_blank_run(key, header, kind, payload);
             return;
         }
-        let run = &mut self.writeback.runs[key];
-        run.is_good = alloc::vec![false; usize::try_from(run.end() - run.start()).expect("1 MiB")];
-        for piece in pieces {
-            // Superseded, relocated or written home meanwhile: skipped.
-            if self.is_whole_and_dirty(slot, &piece) {
-                self.read_for_run(key, piece);
-            }
-        }
-        if self.writeback.runs[key].reads == 0 {
+        // Superseded, relocated or written home meanwhile: skipped.
+        let mut pieces = self.writeback.runs[key].pieces.clone();
+        pieces.retain(|piece| self.is_whole_and_dirty(slot, piece));
+        if pieces.is_empty() {
             self.end_run(key, payload);
+            return;
         }
+        let run = &mut self.writeback.runs[key];
+        let planned = run.log_blocks();
+        run.pieces = pieces;
+        run.is_good = alloc::vec![false; usize::try_from(run.end() - run.start()).expect("1 MiB")];
+        let (gaps, skipped) = (run.gaps, planned - run.log_blocks());
+        self.measure(skipped);
+        match gaps {
+            Gaps::Left => self.read_dirty(key),
+            Gaps::FromCache => {
+                self.read_gaps(key);
+                self.read_dirty(key);
+            }
+            Gaps::FromOrigin => self.read_whole(key),
+        }
+    }
+
+    fn read_dirty(&mut self, key: Key) {
+        for piece in self.writeback.runs[key].pieces.clone() {
+            self.read_for_run(key, piece);
+        }
+    }
+
+    /// Reads the copies between the dirty pieces; leaves the gaps out if not all of them are there
+    /// any more.
+    fn read_gaps(&mut self, key: Key) {
+        let run = &self.writeback.runs[key];
+        let mut at = run.start();
+        let mut copies = Some(Vec::new());
+        let ends = run.pieces.iter().map(|piece| (piece.start, piece.end()));
+        for (start, end) in ends.chain([(run.end(), run.end())]) {
+            let between = self.clean_copies(run.slot, at, start);
+            copies = copies.zip(between).map(|(copies, between)| [copies, between].concat());
+            at = end;
+        }
+        for copy in copies.into_iter().flatten() {
+            self.read_for_run(key, copy);
+        }
+    }
+
+    /// Reads the origin, so that its content stands between the dirty pieces. They are read after
+    /// it, into the same buffer.
+    fn read_whole(&mut self, key: Key) {
+        let run = &self.writeback.runs[key];
+        let (slot, start, end) = (run.slot, run.start(), run.end());
+        let (offset_bytes, length_bytes) = self.volume(slot).byte_range(start, end - start);
+        let length = u32::try_from(length_bytes).expect("1 MiB");
+        let target = self.writeback.runs[key].range(start, end).slice(0, length);
+        let kind = IoKind::Read { offset_bytes, slices: Slices::One(target) };
+        let counters = &mut self.volume_mut(slot).counters;
+        counters.writeback_reads += 1;
+        counters.writeback_read_blocks += end - start;
+        self.submit(Device::Origin(slot), kind, IoPurpose::WritebackGaps { run: key });
+    }
+
+    pub(crate) fn on_gaps_read(&mut self, key: Key, result: IoResult, payload: &mut dyn Payload) {
+        let slot = self.writeback.runs[key].slot;
+        if self.volume(slot).service != Service::Cached {
+            self.end_run(key, payload);
+            return;
+        }
+        if result.is_ok() {
+            self.writeback.runs[key].is_good.fill(true);
+        } else {
+            // A bad block in a gap keeps nothing from going home.
+            self.volume_mut(slot).counters.origin_errors += 1;
+        }
+        self.read_dirty(key);
     }
 
     fn read_for_run(&mut self, key: Key, piece: Piece) {
         let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
-        self.writeback.runs[key].reads += 1;
+        let run = &mut self.writeback.runs[key];
+        run.reads += 1;
+        for block in piece.start..piece.end() {
+            run.is_good[usize::try_from(block - run.start).expect("1 MiB")] = false;
+        }
         self.pin(position);
         let target = self.writeback.runs[key].range(piece.start, piece.end());
         let offset_bytes = self.cache_offset(position);
@@ -201,7 +313,7 @@ impl Engine {
                 self.read_for_run(key, piece.clip(block, block + 1));
             }
         } else {
-            self.writeback.runs[key].has_unreadable = true;
+            self.writeback.runs[key].has_unreadable |= self.log.segments.is_dirty(position);
         }
         if self.writeback.runs[key].reads == 0 {
             self.write_run(key, payload);
@@ -216,7 +328,8 @@ impl Engine {
             let is_good = self.is_block_good(position, data, index, payload);
             let run = &mut self.writeback.runs[key];
             run.is_good[usize::try_from(block - start).expect("1 MiB")] = is_good;
-            if !is_good {
+            // A bad clean copy is mended when a client reads it.
+            if !is_good && self.log.segments.is_dirty(CacheBlock(position.0 + index)) {
                 run.has_unreadable = true;
                 self.suspect(slot, block, CacheBlock(position.0 + index));
             }
@@ -242,27 +355,36 @@ impl Engine {
         let run = &self.writeback.runs[key];
         let slot = run.slot;
         let mut stretches: Vec<(u64, u64)> = Vec::new();
-        for part in run.good_parts() {
+        for (block, _) in (run.start()..).zip(&run.is_good).filter(|(_, is_good)| **is_good) {
             match stretches.last_mut() {
-                Some(last) if last.1 == part.start => last.1 = part.end(),
-                _ => stretches.push((part.start, part.end())),
+                Some(last) if last.1 == block => last.1 = block + 1,
+                _ => stretches.push((block, block + 1)),
             }
         }
-        self.writeback.runs[key].writes = stretches.len();
-        self.writeback.runs[key].failed_flushes = self.volume(slot).failed_flushes;
+        let dirty: u64 = run.good_parts().iter().map(|part| part.block_count).sum();
+        if dirty == 0 {
+            stretches.clear();
+        }
+        let (now, failed_flushes) = (self.now, self.volume(slot).failed_flushes);
+        let run = &mut self.writeback.runs[key];
+        run.writes = stretches.len();
+        (run.written_at, run.failed_flushes) = (now, failed_flushes);
         if stretches.is_empty() {
             self.end_run(key, payload);
             return;
         }
+        let counters = &mut self.volume_mut(slot).counters;
+        counters.writeback_blocks += dirty;
+        counters.writeback_gap_blocks += stretches.iter().map(|(from, to)| to - from).sum::<u64>();
+        counters.writeback_gap_blocks -= dirty;
         for (from, to) in stretches {
             let (offset_bytes, length_bytes) = self.volume(slot).byte_range(from, to - from);
             let length = u32::try_from(length_bytes).expect("1 MiB");
             let source = self.writeback.runs[key].range(from, to).slice(0, length);
             let kind = IoKind::Write { offset_bytes, slices: Slices::One(source) };
-            let counters = &mut self.volume_mut(slot).counters;
-            counters.writeback_ios += 1;
-            counters.writeback_blocks += to - from;
-            self.submit(Device::Origin(slot), kind, IoPurpose::WritebackWrite { run: key });
+            self.volume_mut(slot).counters.writeback_ios += 1;
+            let purpose = IoPurpose::WritebackWrite { run: key, blocks: to - from };
+            self.submit(Device::Origin(slot), kind, purpose);
         }
     }
 
@@ -319,18 +441,21 @@ impl Engine {
         run.pieces = alloc::vec![whole];
         run.writes = ios.len().max(1);
         if ios.is_empty() {
-            self.on_writeback_written(key, Ok(()), payload);
+            self.on_writeback_written(key, 0, Ok(()), payload);
             return;
         }
         for kind in ios {
             self.volume_mut(slot).counters.writeback_ios += 1;
-            self.submit(Device::Origin(slot), kind, IoPurpose::WritebackWrite { run: key });
+            // What zeroes cost says nothing of writes.
+            let purpose = IoPurpose::WritebackWrite { run: key, blocks: 0 };
+            self.submit(Device::Origin(slot), kind, purpose);
         }
     }
 
     pub(crate) fn on_writeback_written(
         &mut self,
         key: Key,
+        blocks: u64,
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
@@ -339,6 +464,10 @@ impl Engine {
         run.writes -= 1;
         run.has_failed |= result.is_err();
         let is_last = run.writes == 0;
+        let took_ns = self.now.nanoseconds_since(run.written_at);
+        if blocks > 0 && result.is_ok() {
+            self.volume_mut(slot).origin_cost.on_written(blocks, took_ns);
+        }
         if result.is_err() {
             self.volume_mut(slot).had_write_errors = true;
             self.volume_mut(slot).counters.origin_errors += 1;
@@ -349,6 +478,9 @@ impl Engine {
         let run = &self.writeback.runs[key];
         if run.has_failed {
             // Stays dirty, is written again later; never dropped.
+            if run.gaps != Gaps::Left {
+                self.writeback.plain.insert(slot, PLAIN_WINDOWS);
+            }
             self.pause_writeback(slot, PauseCause::Origin);
         } else {
             self.writeback.pauses.on_fewer(slot);

@@ -1,0 +1,123 @@
+//! Dense regions go home whole.
+//!
+//! Where many dirty blocks lie within 1 MiB of an origin, two long transfers take less time than
+//! many short ones: the region is read and written back with the dirty blocks in it. Where all that
+//! lies between them is cached and clean, it need not even be read from the origin. What is written
+//! between dirty blocks is what the origin holds already, and nobody else writes there meanwhile,
+//! since the run holds the range lock (rule 9) over all of it. So whatever becomes of the write,
+//! also in a power cut, no block in a gap has another content afterwards than before.
+//!
+//! A region whose write failed may have a bad block between its dirty ones, so for some windows the
+//! runs of its volume are not gathered.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::cost::Transfers;
+use super::runs::{Gaps, Run};
+use crate::engine::Engine;
+use crate::index::{Piece, Place};
+use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
+
+/// Blocks of a region; regions lie at multiples of it.
+const REGION_BLOCKS: u64 = EXTENT_BLOCKS_MAX as u64;
+
+/// Where a run may be part of a region: not if it reaches beyond, or has no data.
+fn region_of(run: &Run) -> Option<(VolumeSlot, u64)> {
+    let region = run.start() / REGION_BLOCKS;
+    let is_within = run.has_data() && (run.end() - 1) / REGION_BLOCKS == region;
+    is_within.then_some((run.slot, region))
+}
+
+impl Engine {
+    /// Makes one run of those of a region where that pays. The queue is in the order of origins.
+    pub(super) fn gather(&mut self, queue: VecDeque<Run>) -> VecDeque<Run> {
+        let mut gathered = VecDeque::new();
+        let mut region: Vec<Run> = Vec::new();
+        for run in queue {
+            let is_more = region.last().is_some_and(|last| region_of(last) == region_of(&run));
+            if !is_more || region_of(&run).is_none() {
+                self.gather_region(core::mem::take(&mut region), &mut gathered);
+            }
+            region.push(run);
+        }
+        self.gather_region(region, &mut gathered);
+        gathered
+    }
+
+    fn gather_region(&mut self, runs: Vec<Run>, gathered: &mut VecDeque<Run>) {
+        let gaps = self.choose_gaps(&runs);
+        if gaps == Gaps::Left {
+            gathered.extend(runs);
+            return;
+        }
+        let slot = runs[0].slot;
+        let (start, end) = (runs[0].start(), runs[runs.len() - 1].end());
+        let (start, end) = match gaps {
+            Gaps::FromOrigin => self.widen_to_stripes(slot, start, end),
+            Gaps::FromCache | Gaps::Left => (start, end),
+        };
+        let pieces = runs.into_iter().flat_map(|run| run.pieces).collect();
+        gathered.push_back(Run::gathered(slot, pieces, (start, end), gaps));
+    }
+
+    fn choose_gaps(&mut self, runs: &[Run]) -> Gaps {
+        let [first, .., last] = runs else { return Gaps::Left };
+        let (slot, start, end) = (first.slot, first.start(), last.end());
+        if self.writeback.plain.contains_key(&slot) {
+            return Gaps::Left;
+        }
+        let dirty = runs.iter().map(|run| run.end() - run.start()).sum();
+        let many = Transfers { count: runs.len() as u64, blocks: dirty };
+        let span = end - start;
+        let cost = &mut self.volume_mut(slot).origin_cost;
+        if cost.pays(Transfers { count: 1, blocks: span }, many, span)
+            && self.clean_copies_between(slot, runs).is_some()
+        {
+            return Gaps::FromCache;
+        }
+        let (from, to) = self.widen_to_stripes(slot, start, end);
+        let whole = Transfers { count: 2, blocks: 2 * (to - from) };
+        let cost = &mut self.volume_mut(slot).origin_cost;
+        if cost.pays(whole, many, span) { Gaps::FromOrigin } else { Gaps::Left }
+    }
+
+    fn clean_copies_between(&self, slot: VolumeSlot, runs: &[Run]) -> Option<Vec<Piece>> {
+        let mut copies = Vec::new();
+        for pair in runs.windows(2) {
+            copies.extend(self.clean_copies(slot, pair[0].end(), pair[1].start())?);
+        }
+        Some(copies)
+    }
+
+    /// The copies of `start..end`, if all of it is cached and clean.
+    pub(super) fn clean_copies(
+        &self,
+        slot: VolumeSlot,
+        start: u64,
+        end: u64,
+    ) -> Option<Vec<Piece>> {
+        let mut copies = Vec::new();
+        self.volume(slot).index.complete.pieces(start, end, &mut copies);
+        let is_clean = |piece: &Piece| {
+            let Place::Data(position) = piece.place else { return false };
+            let count = u32::try_from(piece.block_count).expect("data pieces are small");
+            (position.0..position.0 + count).all(|at| self.log.segments.is_clean(CacheBlock(at)))
+        };
+        let covered: u64 = copies.iter().map(|piece| piece.block_count).sum();
+        (covered == end - start && copies.iter().all(is_clean)).then_some(copies)
+    }
+
+    /// A device that states an optimal size is a RAID in most cases, and has to read what is left
+    /// out of a stripe.
+    fn widen_to_stripes(&self, slot: VolumeSlot, start: u64, end: u64) -> (u64, u64) {
+        let volume = self.volume(slot);
+        let bytes = volume.facts.map_or(0, |facts| facts.optimal_io_bytes) as usize;
+        let stripe = (bytes / BLOCK_BYTES) as u64;
+        if stripe == 0 || bytes % BLOCK_BYTES != 0 || REGION_BLOCKS % stripe != 0 {
+            return (start, end);
+        }
+        let size_blocks = volume.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        (start / stripe * stripe, (end.div_ceil(stripe) * stripe).min(size_blocks))
+    }
+}
