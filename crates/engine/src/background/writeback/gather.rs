@@ -98,6 +98,9 @@ impl Engine {
         end: u64,
     ) -> Option<Vec<Piece>> {
         let mut copies = Vec::new();
+        if start == end {
+            return Some(copies);
+        }
         self.volume(slot).index.complete.pieces(start, end, &mut copies);
         let is_clean = |piece: &Piece| {
             let Place::Data(position) = piece.place else { return false };

@@ -193,32 +193,32 @@ impl Engine {
             self.write_blank_run(key, header, kind, payload);
             return;
         }
-        // Superseded, relocated or written home meanwhile: skipped.
-        let mut pieces = self.writeback.runs[key].pieces.clone();
-        pieces.retain(|piece| self.is_whole_and_dirty(slot, piece));
-        if pieces.is_empty() {
-            self.end_run(key, payload);
-            return;
-        }
         let run = &mut self.writeback.runs[key];
-        let planned = run.log_blocks();
-        run.pieces = pieces;
         run.is_good = alloc::vec![false; usize::try_from(run.end() - run.start()).expect("1 MiB")];
-        let (gaps, skipped) = (run.gaps, planned - run.log_blocks());
-        self.measure(skipped);
-        match gaps {
-            Gaps::Left => self.read_dirty(key),
+        match run.gaps {
+            Gaps::Left => self.read_dirty(key, payload),
             Gaps::FromCache => {
                 self.read_gaps(key);
-                self.read_dirty(key);
+                self.read_dirty(key, payload);
             }
             Gaps::FromOrigin => self.read_whole(key),
         }
     }
 
-    fn read_dirty(&mut self, key: Key) {
-        for piece in self.writeback.runs[key].pieces.clone() {
+    /// Reads what is dirty. What was superseded, relocated or written home since the run was
+    /// planned is skipped: where it was something else may be now.
+    fn read_dirty(&mut self, key: Key, payload: &mut dyn Payload) {
+        let run = &self.writeback.runs[key];
+        let (slot, planned, mut pieces) = (run.slot, run.log_blocks(), run.pieces.clone());
+        pieces.retain(|piece| self.is_whole_and_dirty(slot, piece));
+        let left = pieces.iter().map(|piece| piece.block_count).sum::<u64>();
+        self.measure(planned - left);
+        self.writeback.runs[key].pieces.clone_from(&pieces);
+        for piece in pieces {
             self.read_for_run(key, piece);
+        }
+        if self.writeback.runs[key].reads == 0 {
+            self.end_run(key, payload);
         }
     }
 
@@ -266,7 +266,7 @@ impl Engine {
             // A bad block in a gap keeps nothing from going home.
             self.volume_mut(slot).counters.origin_errors += 1;
         }
-        self.read_dirty(key);
+        self.read_dirty(key, payload);
     }
 
     fn read_for_run(&mut self, key: Key, piece: Piece) {
