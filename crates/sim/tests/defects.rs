@@ -37,6 +37,7 @@ const BOUNDS: [(u64, &[Defect]); 4] = [
             ServedBeforeCheckpoint,
             NotDrainedAtRecovery,
             RangeLockLeftOut,
+            GapsNotLocked,
             MergesShareBlocks,
             OutdatedCopiesBelieved,
             DirtyBeforeMark,
