@@ -271,10 +271,16 @@ pub(crate) struct SetArguments {
 ///
 /// Ends when the clean state is durable. Ctrl-C cancels: what was written back stays clean.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  forebay drain home")]
+#[command(after_help = "Examples:\n  forebay drain home\n  forebay drain home --status")]
 pub(crate) struct DrainArguments {
     /// Volume
     pub(crate) name: String,
+    /// Drain nothing; print how far a drain, detach or change of mode is that is under way
+    #[arg(long)]
+    pub(crate) status: bool,
+    /// Print JSON
+    #[arg(long, requires = "status")]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }

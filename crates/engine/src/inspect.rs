@@ -53,6 +53,7 @@ impl Engine {
             segment_blocks: self.log.segments.segment_blocks(),
             cached_blocks: volumes().map(|v| v.index.complete.data_block_count()).sum(),
             dirty_blocks: volumes().map(|v| v.dirty_blocks).sum(),
+            writeback_blocks_per_second: self.writeback_rate(),
             memory_bytes: self.memory_bytes(),
             memory_floor_bytes: self.memory_floor_bytes(),
             settings: self.settings,

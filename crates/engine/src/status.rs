@@ -268,6 +268,8 @@ pub struct SetStatus {
     pub cached_blocks: u64,
     /// Blocks newer than their origin.
     pub dirty_blocks: u64,
+    /// Dirty blocks a second that went home when writeback was last under way.
+    pub writeback_blocks_per_second: Option<u64>,
     /// Bytes of memory of index, checksums and bits.
     pub memory_bytes: u64,
     /// Bytes of these that the set needs with nothing cached: a lower bound cannot be kept.

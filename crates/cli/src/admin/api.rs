@@ -54,6 +54,8 @@ pub(crate) struct CacheSet {
     pub(crate) free_segment_count: u32,
     pub(crate) cached_bytes: u64,
     pub(crate) dirty_bytes: u64,
+    /// How fast dirty data went home when writeback was last under way.
+    pub(crate) writeback_bytes_per_second: Option<u64>,
     /// Share of the segments that hold data.
     pub(crate) occupancy: f64,
     /// Memory of index, checksums and bits.

@@ -94,6 +94,7 @@ fn cache_set(report: &SetReport) -> CacheSet {
         free_segment_count: status.free_segments,
         cached_bytes: block_bytes(status.cached_blocks),
         dirty_bytes: block_bytes(status.dirty_blocks),
+        writeback_bytes_per_second: status.writeback_blocks_per_second.map(block_bytes),
         occupancy: ratio(used_segments.into(), status.segments.into()).unwrap_or(0.0),
         memory_bytes: status.memory_bytes,
         memory_floor_bytes: status.memory_floor_bytes,

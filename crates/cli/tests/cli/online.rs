@@ -148,7 +148,7 @@ fn a_drain_can_be_cancelled() {
     scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
     scratch.file("origin.img", 64 << 20);
     // Slow enough that the drain is not over before it is cancelled.
-    let attach = ["attach", "cache.img", "iops:100:origin.img", "--name", "vol"];
+    let attach = ["attach", "cache.img", "iops:20:origin.img", "--name", "vol"];
     scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
     let server = scratch.serve();
     let mut client = server.client();
@@ -157,9 +157,12 @@ fn a_drain_can_be_cancelled() {
     }
     assert_eq!(scratch.volume()["dirty_bytes"], 400 * 4096);
     let mut has_begun = || {
-        let dirty = scratch.volume()["dirty_bytes"].as_u64().unwrap();
-        dirty < 400 * 4096
+        let status = scratch.run(&["drain", "vol", "--status", "--json"]).expect(0).json();
+        let dirty = status["dirty_bytes"].as_u64().unwrap();
+        status["state"] == "draining" && status["seconds_left"].is_u64() && dirty < 400 * 4096
     };
+    scratch.run(&["drain", "vol", "--status"]).expect(0).says("is not draining");
+    scratch.run(&["drain", "none", "--status"]).expect(4).says("no volume `none`");
     scratch.run_and_interrupt(&["drain", "vol"], &mut has_begun).expect(6).says("cancelled");
     let volume = scratch.volume();
     assert_eq!(volume["cache_mode"], "writeback");

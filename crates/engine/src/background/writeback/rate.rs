@@ -26,6 +26,8 @@ pub(crate) const EXCESS_FULL: u64 = 1_000;
 pub(crate) struct DrainRate {
     /// Blocks of the log a second; zero while it is not known.
     blocks_per_second: u64,
+    /// Dirty blocks a second that go home.
+    dirty_per_second: u64,
     /// Blocks of the log that the window under way gives back in all.
     window_blocks: u64,
     /// Dirty blocks of the window, and those of them whose runs have ended.
@@ -43,14 +45,29 @@ impl DrainRate {
     }
 }
 
+/// The average a second when so many blocks more were counted.
+fn averaged(before: u64, blocks: u64, elapsed_ns: u64) -> u64 {
+    let sample = u128::from(blocks) * 1_000_000_000 / u128::from(elapsed_ns);
+    let sample = u64::try_from(sample).expect("blocks of a log");
+    if before == 0 { sample } else { (before * (SMOOTHING - 1) + sample) / SMOOTHING }
+}
+
 impl Engine {
     /// A window begins that writes so many blocks.
     pub(super) fn begin_measuring(&mut self, planned: u64) {
         let window_blocks = self.held_by_window();
-        let blocks_per_second = self.writeback.rate.blocks_per_second;
         let since = (self.now, 0);
-        self.writeback.rate =
-            DrainRate { blocks_per_second, window_blocks, planned, done: 0, credit: 0, since };
+        let rate = &mut self.writeback.rate;
+        let DrainRate { blocks_per_second, dirty_per_second, .. } = *rate;
+        *rate = DrainRate {
+            blocks_per_second,
+            dirty_per_second,
+            window_blocks,
+            planned,
+            done: 0,
+            credit: 0,
+            since,
+        };
     }
 
     /// A run of so many blocks has ended.
@@ -63,13 +80,9 @@ impl Engine {
             return;
         }
         let given_back = rate.given_back(rate.done) - rate.given_back(rate.since.1);
-        let sample = u128::from(given_back) * 1_000_000_000 / u128::from(elapsed_ns);
-        let sample = u64::try_from(sample).expect("blocks of a log");
-        let before = rate.blocks_per_second;
-        rate.blocks_per_second = match before {
-            0 => sample,
-            _ => (before * (SMOOTHING - 1) + sample) / SMOOTHING,
-        };
+        rate.blocks_per_second = averaged(rate.blocks_per_second, given_back, elapsed_ns);
+        let home = rate.done - rate.since.1;
+        rate.dirty_per_second = averaged(rate.dirty_per_second, home, elapsed_ns);
         rate.since = (now, rate.done);
         let remains = rate.window_blocks - rate.given_back(rate.done);
         self.writeback.rate.credit = self.held_by_window().saturating_sub(remains);
@@ -88,6 +101,11 @@ impl Engine {
     /// Blocks of the log that writeback gives back a second; `None` if nobody knows.
     pub(crate) fn drain_rate(&self) -> Option<u64> {
         Some(self.writeback.rate.blocks_per_second).filter(|rate| *rate > 0)
+    }
+
+    /// Dirty blocks a second that go home; `None` if nobody knows.
+    pub(crate) fn writeback_rate(&self) -> Option<u64> {
+        Some(self.writeback.rate.dirty_per_second).filter(|rate| *rate > 0)
     }
 
     fn dirty_limit(&self, percent: u64) -> u64 {
