@@ -10,7 +10,6 @@
 //! A region whose write failed may have a bad block between its dirty ones, so for some windows the
 //! runs of its volume are not gathered.
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::cost::Transfers;
@@ -30,27 +29,31 @@ fn region_of(run: &Run) -> Option<(VolumeSlot, u64)> {
 }
 
 impl Engine {
-    /// Makes one run of those of a region where that pays. The queue is in the order of origins.
-    pub(super) fn gather(&mut self, queue: VecDeque<Run>) -> VecDeque<Run> {
-        let mut gathered = VecDeque::new();
-        let mut region: Vec<Run> = Vec::new();
-        for run in queue {
-            let is_more = region.last().is_some_and(|last| region_of(last) == region_of(&run));
-            if !is_more || region_of(&run).is_none() {
-                self.gather_region(core::mem::take(&mut region), &mut gathered);
-            }
-            region.push(run);
+    /// Takes the next run from the queue, which is in the order of origins: all runs of a region
+    /// as one where that pays. Decided only now, since what the writes before it cost decides.
+    pub(super) fn next_run(&mut self) -> Option<Run> {
+        let first = self.writeback.queue.pop_front()?;
+        let region = region_of(&first);
+        if region.is_none() || region == self.writeback.plain_region {
+            return Some(first);
         }
-        self.gather_region(region, &mut gathered);
-        gathered
+        let queue = &mut self.writeback.queue;
+        let others = queue.iter().take_while(|run| region_of(run) == region).count();
+        let mut runs = alloc::vec![first];
+        runs.extend(queue.drain(..others));
+        match self.choose_gaps(&runs) {
+            Gaps::Left => {
+                self.writeback.plain_region = region;
+                for run in runs.drain(1..).rev() {
+                    self.writeback.queue.push_front(run);
+                }
+                runs.pop()
+            }
+            gaps => Some(self.gathered(runs, gaps)),
+        }
     }
 
-    fn gather_region(&mut self, runs: Vec<Run>, gathered: &mut VecDeque<Run>) {
-        let gaps = self.choose_gaps(&runs);
-        if gaps == Gaps::Left {
-            gathered.extend(runs);
-            return;
-        }
+    fn gathered(&self, runs: Vec<Run>, gaps: Gaps) -> Run {
         let slot = runs[0].slot;
         let (start, end) = (runs[0].start(), runs[runs.len() - 1].end());
         let (start, end) = match gaps {
@@ -58,7 +61,7 @@ impl Engine {
             Gaps::FromCache | Gaps::Left => (start, end),
         };
         let pieces = runs.into_iter().flat_map(|run| run.pieces).collect();
-        gathered.push_back(Run::gathered(slot, pieces, (start, end), gaps));
+        Run::gathered(slot, pieces, (start, end), gaps)
     }
 
     fn choose_gaps(&mut self, runs: &[Run]) -> Gaps {

@@ -64,6 +64,8 @@ pub(crate) struct WritebackJob {
     pieces: Vec<(VolumeSlot, Piece)>,
     queue: VecDeque<Run>,
     runs: Slab<Run>,
+    /// A region whose runs go home one by one.
+    plain_region: Option<(VolumeSlot, u64)>,
     flushes: usize,
     touched: BTreeSet<VolumeSlot>,
     /// Volumes of which a gathered run failed, and the windows until runs are gathered again.
@@ -189,10 +191,10 @@ impl Engine {
             self.end_empty_window();
             return;
         }
-        let queue = self.gather(queue);
         self.writeback.after_order = 0;
         self.begin_measuring(queue.iter().map(Run::log_blocks).sum());
         self.writeback.queue = queue;
+        self.writeback.plain_region = None;
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
         if self.log.flushes.is_finished(needed.unwrap_or(0))
             || has_defect(Defect::WriteAheadSkipped)

@@ -144,8 +144,7 @@ impl Engine {
             self.writeback.queue.clear();
         }
         while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
-            let Some(run) = self.writeback.queue.pop_front() else { break };
-            let mut run = run;
+            let Some(mut run) = self.next_run() else { break };
             if run.has_data() {
                 let bytes = usize::try_from(run.end() - run.start()).expect("1 MiB") * BLOCK_BYTES;
                 let Some(buffer) = payload.allocate(bytes) else {
