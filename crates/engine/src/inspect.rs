@@ -84,6 +84,7 @@ impl Engine {
             cached_extents: volume.index.complete.extent_count() as u64,
             dirty_blocks: volume.dirty_blocks,
             dirty_age_ms: if volume.dirty_blocks > 0 { self.oldest_dirty_ms(now) } else { 0 },
+            failed_extents: volume.bad_extents.extents(slot),
             requests_in_flight: volume.operations as u64 + volume.gated.len() as u64,
             requests_waiting: volume.gated.len() as u64,
             return_wait_ms: self.return_wait_ms(slot, now),

@@ -1,7 +1,9 @@
 //! Counters and states, for people and monitoring. Plain integers; a host may reset counters.
 
+use alloc::vec::Vec;
+
 use crate::options::{CacheMode, SetSettings, VolumeSettings};
-use crate::units::VolumeSlot;
+use crate::units::{OriginExtent, VolumeSlot};
 
 /// Why a read that missed was not promoted, or a write went around the log (promise 10).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,7 +184,7 @@ pub enum VolumeState {
 }
 
 /// State of one volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeStatus {
     /// Slot.
     pub slot: VolumeSlot,
@@ -201,6 +203,9 @@ pub struct VolumeStatus {
     /// Milliseconds since the oldest dirty block still there was written (or recovered); zero if
     /// none.
     pub dirty_age_ms: u64,
+    /// What the origin did not take the last time it was written home, in order: at most 64
+    /// extents. It stays dirty and is written again.
+    pub failed_extents: Vec<OriginExtent>,
     /// Requests under way or waiting.
     pub requests_in_flight: u64,
     /// Requests that wait for a command or for the cache device; part of those in flight.

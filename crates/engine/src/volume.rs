@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::background::writeback::bad::BadExtents;
 use crate::background::writeback::cost::OriginCost;
 use crate::command::VolumeCommand;
 use crate::flush_group::{FlushGroup, FlushNumber};
@@ -67,6 +68,7 @@ pub(crate) struct Volume {
     pub(crate) sequential: SequentialTracker,
     pub(crate) read_ahead: ReadAhead,
     pub(crate) origin_cost: OriginCost,
+    pub(crate) bad_extents: BadExtents,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted

@@ -106,7 +106,7 @@ fn a_set_from_format_to_detach() {
     let Err(AdminError::ClientsConnected { peers, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(peers.len(), 1);
     let status = server.handle.status_wait().unwrap();
-    let volume = status.exports[0].volume.unwrap();
+    let volume = status.exports[0].volume.as_ref().unwrap();
     assert_eq!(volume.state, VolumeState::Serving);
     assert!(volume.dirty_blocks >= 2, "{volume:?}");
     assert!(status.exports[0].latency.write.count == 1);

@@ -112,6 +112,13 @@ pub(crate) struct Export {
     pub(crate) latency: Latency,
 }
 
+/// A stretch of a volume.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Extent {
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+}
+
 /// A volume of a cache set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Volume {
@@ -125,6 +132,8 @@ pub(crate) struct Volume {
     pub(crate) cached_extent_count: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) dirty_age_ms: u64,
+    /// What the origin did not take the last time it was written home; it stays dirty.
+    pub(crate) failed_extents: Vec<Extent>,
     pub(crate) requests_in_flight: u64,
     /// Those of them that wait for a command or for the cache device.
     pub(crate) requests_waiting: u64,

@@ -1,13 +1,13 @@
 //! From the shard's status to the API's.
 
 use forebay_engine::status::{BypassReason, CacheErrors, CacheFailure, CacheHealth, VolumeStatus};
-use forebay_engine::units::BLOCK_BYTES;
+use forebay_engine::units::{BLOCK_BYTES, OriginExtent};
 use forebay_host::state_file::set_id_text;
 use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
 
 use super::api::{
-    CacheSet, Connection, Device, Export, Latency, PayloadMemory, Percentiles, SetCounters, Share,
-    Status, Volume, VolumeCounters,
+    CacheSet, Connection, Device, Export, Extent, Latency, PayloadMemory, Percentiles, SetCounters,
+    Share, Status, Volume, VolumeCounters,
 };
 use crate::names;
 
@@ -176,6 +176,13 @@ fn export(report: &ExportReport) -> Export {
     }
 }
 
+fn extent(extent: &OriginExtent) -> Extent {
+    Extent {
+        offset_bytes: block_bytes(extent.start.0),
+        length_bytes: block_bytes(extent.block_count),
+    }
+}
+
 fn volume(status: &VolumeStatus) -> Volume {
     let counters = &status.counters;
     let reads = counters.read_hits + counters.read_misses + counters.read_partial_hits;
@@ -195,6 +202,7 @@ fn volume(status: &VolumeStatus) -> Volume {
         cached_extent_count: status.cached_extents,
         dirty_bytes: block_bytes(status.dirty_blocks),
         dirty_age_ms: status.dirty_age_ms,
+        failed_extents: status.failed_extents.iter().map(extent).collect(),
         requests_in_flight: status.requests_in_flight,
         requests_waiting: status.requests_waiting,
         cache_wait_ms: status.return_wait_ms,

@@ -3,7 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
+use crate::admin::api::Volume;
 use crate::admin::client::AdminClient;
+use crate::commands::status_text::extents_text;
 use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
 
@@ -52,11 +54,28 @@ pub(crate) async fn with_drain_progress(
     if let Some(progress) = progress {
         progress.finish();
     }
-    result
+    match result {
+        Err(failure) if failure.exit == Exit::Failed => {
+            Err(with_failed_extents(daemon, volume, failure).await)
+        }
+        result => result,
+    }
+}
+
+/// Adds which extents the origin did not take.
+async fn with_failed_extents(daemon: &AdminClient, name: &str, failure: Failure) -> Failure {
+    let volume = volume(daemon, name).await;
+    match volume.and_then(|volume| extents_text(&volume.failed_extents)) {
+        Some(extents) => failure.or(format!("not taken by the origin: {extents}")),
+        None => failure,
+    }
 }
 
 async fn dirty_bytes(daemon: &AdminClient, name: &str) -> Option<u64> {
+    Some(volume(daemon, name).await?.dirty_bytes)
+}
+
+async fn volume(daemon: &AdminClient, name: &str) -> Option<Volume> {
     let status = daemon.status().await.ok()?;
-    let export = status.exports.into_iter().find(|export| export.name == name)?;
-    export.volume.map(|volume| volume.dirty_bytes)
+    status.exports.into_iter().find(|export| export.name == name)?.volume
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::admin::api::{CacheSet, Export, Latency, Percentiles, Status, Volume};
+use crate::admin::api::{CacheSet, Export, Extent, Latency, Percentiles, Status, Volume};
 use crate::commands::status::{bound_text, duration_text};
 use crate::size;
 
@@ -174,10 +174,28 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         ("poisoned blocks", counters.poisoned_block_count),
         ("blocks lost with the cache device", counters.lost_block_count),
     ];
+    if let Some(extents) = extents_text(&volume.failed_extents) {
+        writeln!(text, "  trouble     not taken by the origin: {extents}")?;
+    }
     for (name, count) in troubles.iter().filter(|(_, count)| *count > 0) {
         writeln!(text, "  trouble     {count} {name}")?;
     }
     Ok(())
+}
+
+/// Extents that a text names one by one.
+const EXTENTS_SHOWN_MAX: usize = 4;
+
+/// Where the extents are; `None` if there are none.
+pub(crate) fn extents_text(extents: &[Extent]) -> Option<String> {
+    let shown = extents.iter().take(EXTENTS_SHOWN_MAX);
+    let mut texts: Vec<String> = shown
+        .map(|extent| format!("{} bytes at {}", extent.length_bytes, extent.offset_bytes))
+        .collect();
+    if extents.len() > EXTENTS_SHOWN_MAX {
+        texts.push(format!("{} more extents", extents.len() - EXTENTS_SHOWN_MAX));
+    }
+    (!texts.is_empty()).then(|| texts.join(", "))
 }
 
 fn write_latency(text: &mut String, latency: &Latency) -> std::fmt::Result {

@@ -167,6 +167,7 @@ impl Engine {
             sequential: Default::default(),
             read_ahead: Default::default(),
             origin_cost: Default::default(),
+            bad_extents: Default::default(),
             flushes: Default::default(),
             around: Default::default(),
             unsure: Default::default(),

@@ -345,6 +345,14 @@ impl World {
         status.expect("the volume is served").dirty_blocks
     }
 
+    /// What the origin did not take: first block and the one behind the last.
+    pub(crate) fn failed_extents(&mut self, slot: u16) -> Vec<(u64, u64)> {
+        let now = self.time();
+        let status = self.engine().0.volume_status(now, VolumeSlot(slot));
+        let extents = status.expect("the volume is served").failed_extents;
+        extents.iter().map(|extent| (extent.start.0, extent.end().0)).collect()
+    }
+
     pub(crate) fn is_cache_failed(&mut self) -> bool {
         matches!(self.status().cache_health, CacheHealth::Failed(_))
     }

@@ -59,7 +59,7 @@ fn write_densely(world: &mut World) {
 
 fn expect_all_home(world: &World) {
     for block in FIRST..FIRST + DIRTY * STEP {
-        let (n, is_gap) = ((block - FIRST) / STEP, (block - FIRST) % STEP != 0);
+        let (n, is_gap) = ((block - FIRST) / STEP, !(block - FIRST).is_multiple_of(STEP));
         let expected = if is_gap { ORIGINAL } else { 100 + n };
         assert_eq!(world.on_origin(0, block), Content::Tag(expected), "block {block}");
     }
@@ -144,4 +144,28 @@ fn a_write_that_comes_while_its_region_goes_home_stays_dirty_and_wins() {
     serve_slowly(&mut world);
     assert_eq!(world.on_origin(0, FIRST + 1), Content::Tag(7));
     assert_eq!(world.on_origin(0, FIRST), Content::Tag(8));
+}
+
+/// An error of a write is of all blocks in it.
+#[test]
+fn a_bad_block_keeps_only_itself_from_going_home() {
+    let mut world = on_a_slow_origin();
+    let write = world.hand_in_write(0, FIRST, 10, 100);
+    let bad = (FIRST + 3) * 4096;
+    let is_bad = |held: &Held| origin::write(0)(held) && held.overlaps(bad, 4096);
+    for _ in 0..100 {
+        world.idle_except(500, is_bad);
+        for id in world.find(is_bad) {
+            world.fail(id, IoError::Media, Keep::Nothing);
+        }
+    }
+    assert!(world.is_done(write));
+    assert_eq!(world.dirty(0), 1);
+    assert_eq!(world.failed_extents(0), [(FIRST + 3, FIRST + 4)]);
+    for block in (0..10).filter(|block| *block != 3) {
+        assert_eq!(world.on_origin(0, FIRST + block), Content::Tag(100), "block {block}");
+    }
+    serve_slowly(&mut world);
+    assert_eq!(world.on_origin(0, FIRST + 3), Content::Tag(100), "it is tried until it is home");
+    assert_eq!(world.failed_extents(0), []);
 }

@@ -21,26 +21,28 @@ use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
 /// Blocks of a region; regions lie at multiples of it.
 const REGION_BLOCKS: u64 = EXTENT_BLOCKS_MAX as u64;
 
-/// Where a run may be part of a region: not if it reaches beyond, or has no data.
-fn region_of(run: &Run) -> Option<(VolumeSlot, u64)> {
-    let region = run.start() / REGION_BLOCKS;
-    let is_within = run.has_data() && (run.end() - 1) / REGION_BLOCKS == region;
-    is_within.then_some((run.slot, region))
-}
-
 impl Engine {
+    /// Where a run may be part of a region: not if it reaches beyond, has no data, or the origin did
+    /// not take it.
+    fn region_of(&self, run: &Run) -> Option<(VolumeSlot, u64)> {
+        let region = run.start() / REGION_BLOCKS;
+        let is_within = run.has_data() && (run.end() - 1) / REGION_BLOCKS == region;
+        let is_bad = self.volume(run.slot).bad_extents.contains(run.start());
+        (is_within && !is_bad).then_some((run.slot, region))
+    }
+
     /// Takes the next run from the queue, which is in the order of origins: all runs of a region
     /// as one where that pays. Decided only now, since what the writes before it cost decides.
     pub(super) fn next_run(&mut self) -> Option<Run> {
         let first = self.writeback.queue.pop_front()?;
-        let region = region_of(&first);
+        let region = self.region_of(&first);
         if region.is_none() || region == self.writeback.plain_region {
             return Some(first);
         }
-        let queue = &mut self.writeback.queue;
-        let others = queue.iter().take_while(|run| region_of(run) == region).count();
+        let queue = &self.writeback.queue;
+        let others = queue.iter().take_while(|run| self.region_of(run) == region).count();
         let mut runs = alloc::vec![first];
-        runs.extend(queue.drain(..others));
+        runs.extend(self.writeback.queue.drain(..others));
         match self.choose_gaps(&runs) {
             Gaps::Left => {
                 self.writeback.plain_region = region;
@@ -120,7 +122,10 @@ impl Engine {
         let volume = self.volume(slot);
         let bytes = volume.facts.map_or(0, |facts| facts.optimal_io_bytes) as usize;
         let stripe = (bytes / BLOCK_BYTES) as u64;
-        if stripe == 0 || bytes % BLOCK_BYTES != 0 || REGION_BLOCKS % stripe != 0 {
+        if stripe == 0
+            || !bytes.is_multiple_of(BLOCK_BYTES)
+            || !REGION_BLOCKS.is_multiple_of(stripe)
+        {
             return (start, end);
         }
         let size_blocks = volume.size_bytes.div_ceil(BLOCK_BYTES as u64);

@@ -8,8 +8,10 @@
 //!
 //! `demand` says whether a window is due, `plan` what it writes and in which order, `gather` makes
 //! one run of those that lie close together where that pays by the `cost` of the origin, `runs`
-//! writes them, and `pause` leaves a volume alone for a while whose writeback failed.
+//! writes them, `bad` remembers what an origin did not take, and `pause` leaves a volume alone for a
+//! while whose writeback failed.
 
+pub(crate) mod bad;
 pub(crate) mod cost;
 mod demand;
 mod gather;
@@ -186,7 +188,8 @@ impl Engine {
 
     /// What is dirty in the segments, in one sweep; begins when its records are durable (rule 5).
     fn plan_runs(&mut self) {
-        let queue = plan::sweep(core::mem::take(&mut self.writeback.pieces));
+        let pieces = core::mem::take(&mut self.writeback.pieces);
+        let queue = self.sweep(pieces);
         if queue.is_empty() {
             self.end_empty_window();
             return;

@@ -28,39 +28,44 @@ impl Engine {
                 (true, None) => start = Some(piece.start + offset),
                 (false, Some(from)) => {
                     let part = piece.clip(from, piece.start + offset);
-                    self.writeback.pieces.push((slot, part));
+                    let parts = self.volume(slot).bad_extents.cut(&part);
+                    self.writeback.pieces.extend(parts.into_iter().map(|part| (slot, part)));
                     start = None;
                 }
                 _ => {}
             }
         }
     }
-}
 
-/// One sweep in origin order: sorted, and merged up to 1 MiB.
-pub(super) fn sweep(mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
-    pieces.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
-    let mut queue: VecDeque<Run> = VecDeque::new();
-    let mut blank_headers = BTreeSet::new();
-    for (slot, piece) in pieces {
-        if let Place::Blank { header, .. } = piece.place {
-            // All live pieces of a blank record go home together.
-            if blank_headers.insert(header) {
-                queue.push_back(Run::new(slot, piece));
+    /// One sweep in origin order: sorted, and merged up to 1 MiB; what the origin did not take is
+    /// not merged.
+    pub(super) fn sweep(&self, mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
+        pieces.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
+        let is_bad = |slot, block| self.volume(slot).bad_extents.contains(block);
+        let mut queue: VecDeque<Run> = VecDeque::new();
+        let mut blank_headers = BTreeSet::new();
+        for (slot, piece) in pieces {
+            if let Place::Blank { header, .. } = piece.place {
+                // All live pieces of a blank record go home together.
+                if blank_headers.insert(header) {
+                    queue.push_back(Run::new(slot, piece));
+                }
+                continue;
             }
-            continue;
-        }
-        match queue.back_mut() {
-            Some(run)
-                if run.slot == slot
-                    && run.end() == piece.start
-                    && run.has_data()
-                    && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
-            {
-                run.push(piece);
+            match queue.back_mut() {
+                Some(run)
+                    if run.slot == slot
+                        && run.end() == piece.start
+                        && run.has_data()
+                        && !is_bad(slot, run.start())
+                        && !is_bad(slot, piece.start)
+                        && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
+                {
+                    run.push(piece);
+                }
+                _ => queue.push_back(Run::new(slot, piece)),
             }
-            _ => queue.push_back(Run::new(slot, piece)),
         }
+        queue
     }
-    queue
 }

@@ -479,6 +479,9 @@ impl Engine {
             // Stays dirty, is written again later; never dropped.
             if run.gaps != Gaps::Left {
                 self.writeback.plain.insert(slot, PLAIN_WINDOWS);
+            } else if run.has_data() {
+                let (start, end) = (run.start(), run.end());
+                self.volume_mut(slot).bad_extents.add(start, end);
             }
             self.pause_writeback(slot, PauseCause::Origin);
         } else {
@@ -486,6 +489,7 @@ impl Engine {
             let run = &self.writeback.runs[key];
             let failed_flushes = run.failed_flushes;
             for part in run.good_parts() {
+                self.volume_mut(slot).bad_extents.remove(part.start, part.end());
                 let homed = (part.start, part.block_count, part.version);
                 self.note_homed(slot, homed, failed_flushes);
             }
