@@ -167,6 +167,11 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
             counters.read_ahead_block_count, counters.read_ahead_used_block_count
         )?;
     }
+    write_troubles(text, volume)
+}
+
+fn write_troubles(text: &mut String, volume: &Volume) -> std::fmt::Result {
+    let counters = &volume.counters;
     let troubles = [
         ("failed requests", counters.error_count),
         ("origin errors", counters.origin_error_count),

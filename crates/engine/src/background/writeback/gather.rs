@@ -22,8 +22,8 @@ use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
 const REGION_BLOCKS: u64 = EXTENT_BLOCKS_MAX as u64;
 
 impl Engine {
-    /// Where a run may be part of a region: not if it reaches beyond, has no data, or the origin did
-    /// not take it.
+    /// Where a run may be part of a region: not if it reaches beyond, has no data, or the origin
+    /// did not take it.
     fn region_of(&self, run: &Run) -> Option<(VolumeSlot, u64)> {
         let region = run.start() / REGION_BLOCKS;
         let is_within = run.has_data() && (run.end() - 1) / REGION_BLOCKS == region;

@@ -8,8 +8,8 @@
 //!
 //! `demand` says whether a window is due, `plan` what it writes and in which order, `gather` makes
 //! one run of those that lie close together where that pays by the `cost` of the origin, `runs`
-//! writes them, `bad` remembers what an origin did not take, and `pause` leaves a volume alone for a
-//! while whose writeback failed.
+//! writes them, `bad` remembers what an origin did not take, and `pause` leaves a volume alone for
+//! a while whose writeback failed.
 
 pub(crate) mod bad;
 pub(crate) mod cost;
