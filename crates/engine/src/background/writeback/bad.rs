@@ -2,13 +2,17 @@
 //!
 //! An error of a write is of all blocks in it. So blocks whose write failed go home one by one from
 //! then on, until each for itself was written: a bad block keeps nothing but itself from going
-//! home, and it is known which one it is.
+//! home, and it is known which one it is. They come last in a window, those first that failed
+//! longest ago; and after a few failures the rest of the volume waits for the next window, or an
+//! origin that takes nothing would keep the others waiting.
 
 use alloc::vec::Vec;
 
 use crate::index::Piece;
 use crate::units::{OriginBlock, OriginExtent, VolumeSlot};
 
+/// Failed runs of a volume in one window, until the rest of it is left for the next.
+pub(super) const FAILED_RUNS_MAX: u32 = 8;
 /// Extents that are remembered of a volume. Of more the oldest is forgotten; its blocks are written
 /// together again, and come back if that fails.
 const EXTENTS_MAX: usize = 64;
@@ -19,7 +23,12 @@ pub(crate) struct BadExtents(Vec<(u64, u64)>);
 
 impl BadExtents {
     pub(super) fn contains(&self, block: u64) -> bool {
-        self.0.iter().any(|(start, end)| (*start..*end).contains(&block))
+        self.rank(block).is_some()
+    }
+
+    /// The turn of a bad block: the longer ago its last failure, the lower. `None` for a good one.
+    pub(super) fn rank(&self, block: u64) -> Option<usize> {
+        self.0.iter().position(|(start, end)| (*start..*end).contains(&block))
     }
 
     /// Writing `start..end` failed.
@@ -36,6 +45,7 @@ impl BadExtents {
         if !self.0.iter().any(|(from, to)| *from < end && start < *to) {
             return;
         }
+        // In their turns.
         for (from, to) in core::mem::take(&mut self.0) {
             let outside = [(from, to.min(start)), (from.max(end), to)];
             self.0.extend(outside.into_iter().filter(|(from, to)| from < to));

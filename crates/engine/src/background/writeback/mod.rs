@@ -70,6 +70,8 @@ pub(crate) struct WritebackJob {
     plain_region: Option<(VolumeSlot, u64)>,
     flushes: usize,
     touched: BTreeSet<VolumeSlot>,
+    /// Runs of the window that failed, by volume.
+    failed_runs: BTreeMap<VolumeSlot, u32>,
     /// Volumes of which a gathered run failed, and the windows until runs are gathered again.
     plain: BTreeMap<VolumeSlot, u32>,
     /// Reclaim needs clean segments.
@@ -158,6 +160,7 @@ impl Engine {
         self.writeback.segments = dirty.into_iter().map(|(_, id)| id).collect();
         self.writeback.next_segment = 0;
         self.writeback.is_urgent = false;
+        self.writeback.failed_runs.clear();
         self.writeback.state = State::Loading;
         self.go_on();
     }

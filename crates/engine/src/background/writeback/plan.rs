@@ -37,11 +37,11 @@ impl Engine {
         }
     }
 
-    /// One sweep in origin order: sorted, and merged up to 1 MiB; what the origin did not take is
-    /// not merged.
+    /// One sweep in origin order: sorted, and merged up to 1 MiB. What the origin did not take comes
+    /// last, and is not merged.
     pub(super) fn sweep(&self, mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
-        pieces.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
-        let is_bad = |slot, block| self.volume(slot).bad_extents.contains(block);
+        let rank = |slot: VolumeSlot, block| self.volume(slot).bad_extents.rank(block);
+        pieces.sort_unstable_by_key(|(slot, piece)| (rank(*slot, piece.start), *slot, piece.start));
         let mut queue: VecDeque<Run> = VecDeque::new();
         let mut blank_headers = BTreeSet::new();
         for (slot, piece) in pieces {
@@ -57,8 +57,8 @@ impl Engine {
                     if run.slot == slot
                         && run.end() == piece.start
                         && run.has_data()
-                        && !is_bad(slot, run.start())
-                        && !is_bad(slot, piece.start)
+                        && rank(slot, run.start()).is_none()
+                        && rank(slot, piece.start).is_none()
                         && piece.end() - run.start() <= u64::from(EXTENT_BLOCKS_MAX) =>
                 {
                     run.push(piece);

@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use super::bad::FAILED_RUNS_MAX;
 use super::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
@@ -145,6 +146,12 @@ impl Engine {
         }
         while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
             let Some(mut run) = self.next_run() else { break };
+            let failed_runs = self.writeback.failed_runs.get(&run.slot);
+            if failed_runs.is_some_and(|count| *count >= FAILED_RUNS_MAX) {
+                // The origin may take nothing at all; other volumes wait.
+                self.measure(run.log_blocks());
+                continue;
+            }
             if run.has_data() {
                 let bytes = usize::try_from(run.end() - run.start()).expect("1 MiB") * BLOCK_BYTES;
                 let Some(buffer) = payload.allocate(bytes) else {
@@ -477,6 +484,8 @@ impl Engine {
         let run = &self.writeback.runs[key];
         if run.has_failed {
             // Stays dirty, is written again later; never dropped.
+            *self.writeback.failed_runs.entry(slot).or_default() += 1;
+            let run = &self.writeback.runs[key];
             if run.gaps != Gaps::Left {
                 self.writeback.plain.insert(slot, PLAIN_WINDOWS);
             } else if run.has_data() {
