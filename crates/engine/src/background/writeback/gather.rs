@@ -40,7 +40,14 @@ impl Engine {
             return Some(first);
         }
         let queue = &self.writeback.queue;
-        let others = queue.iter().take_while(|run| self.region_of(run) == region).count();
+        // Those that come last, since the origin refused them, are in no order.
+        let mut end = first.end();
+        let is_next = |run: &&Run| {
+            let is_next = self.region_of(run) == region && run.start() >= end;
+            end = run.end();
+            is_next
+        };
+        let others = queue.iter().take_while(is_next).count();
         let mut runs = alloc::vec![first];
         runs.extend(self.writeback.queue.drain(..others));
         match self.choose_gaps(&runs) {

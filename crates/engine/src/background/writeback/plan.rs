@@ -37,8 +37,8 @@ impl Engine {
         }
     }
 
-    /// One sweep in origin order: sorted, and merged up to 1 MiB. What the origin did not take comes
-    /// last, and is not merged.
+    /// One sweep in origin order: sorted, and merged up to 1 MiB. What the origin did not take
+    /// comes last, and is not merged.
     pub(super) fn sweep(&self, mut pieces: Vec<(VolumeSlot, Piece)>) -> VecDeque<Run> {
         let rank = |slot: VolumeSlot, block| self.volume(slot).bad_extents.rank(block);
         pieces.sort_unstable_by_key(|(slot, piece)| (rank(*slot, piece.start), *slot, piece.start));
