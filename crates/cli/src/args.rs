@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_host::{DeviceSpec, ListenAddress};
 
 use crate::exit::EXIT_CODES_HELP;
@@ -116,6 +116,8 @@ pub(crate) struct FormatArguments {
 #[command(after_help = "\
 Examples:
   forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback
+  forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback \
+          --writeback-order ordered
   forebay attach cache.img hdd:slow.img --name trial")]
 pub(crate) struct AttachArguments {
     /// Cache device, formatted before
@@ -131,6 +133,10 @@ pub(crate) struct AttachArguments {
     #[arg(long, value_name = "MODE", default_value = "writethrough")]
     #[arg(value_parser = names::parse_mode)]
     pub(crate) cache_mode: CacheMode,
+    /// coalescing, or ordered: the origin alone is always a state that a crash could have left
+    #[arg(long, value_name = "ORDER", default_value = "coalescing")]
+    #[arg(value_parser = names::parse_order)]
+    pub(crate) writeback_order: WritebackOrder,
     /// Smallest unit that clients may address: 512 or 4096 [default: what ORIGIN has]
     #[arg(long, value_name = "BYTES", value_parser = parse_logical_block)]
     pub(crate) logical_block: Option<u32>,
@@ -251,6 +257,7 @@ Keys of a volume:
   cache_mode          writeback, writethrough, writearound, writeonly, passthrough
   sequential_cutoff   SIZE; longer read streams are not promoted; 0 = off
   read_ahead          SIZE up to 1M; a small miss on a slow origin may fetch so much; 0 = off
+  writeback_order     coalescing or ordered; writes all dirty data back first
   writeback_percent   0 to 100; share of the cache that may be dirty before writeback starts
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index

@@ -1,6 +1,6 @@
 //! Names of modes and states, as they stand in commands, JSON and messages.
 
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::status::{CacheHealth, VolumeState};
 
 const MODES: [(CacheMode, &str); 5] = [
@@ -22,6 +22,23 @@ pub(crate) fn parse_mode(name: &str) -> Result<CacheMode, String> {
         let names: Vec<&str> = MODES.iter().map(|(_, name)| *name).collect();
         format!("`{name}` is no cache mode: choose one of {}", names.join(", "))
     })
+}
+
+/// Name of an order of writeback.
+pub(crate) fn order_name(order: WritebackOrder) -> &'static str {
+    match order {
+        WritebackOrder::Coalescing => "coalescing",
+        WritebackOrder::Ordered => "ordered",
+    }
+}
+
+/// The order of writeback of a name.
+pub(crate) fn parse_order(name: &str) -> Result<WritebackOrder, String> {
+    match name {
+        "coalescing" => Ok(WritebackOrder::Coalescing),
+        "ordered" => Ok(WritebackOrder::Ordered),
+        _ => Err(format!("`{name}` is no order of writeback: choose coalescing or ordered")),
+    }
 }
 
 /// Name of a volume's state.

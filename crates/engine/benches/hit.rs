@@ -18,7 +18,7 @@ use forebay_engine::format::crc32c;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::io::{Device, Io, IoKind};
 use forebay_engine::options::{
-    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings,
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings, WritebackOrder,
 };
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind, Served};
@@ -132,6 +132,7 @@ impl Host {
             size_bytes: origin_bytes,
             logical_block_bytes: 4096,
             mode: CacheMode::Writeback,
+            writeback_order: WritebackOrder::Coalescing,
         };
         superblock.add_volume(&volume).expect("it fits");
         superblock.volumes[0].as_mut().expect("just added").settings =

@@ -129,26 +129,31 @@ impl Engine {
         let blocks = self.log.segments.segment_blocks();
         let mut free = 0;
         let (mut dirty_of_all, mut held_of_all) = (0, 0);
+        // Only writeback in order keeps what is superseded.
+        let has_order = self.slots().any(|slot| self.volume(slot).is_ordered());
         for (id, segment) in self.log.segments.iter() {
             let name = |what| move || format!("{what} of segment {id}");
             free += u32::from(segment.state == SegmentState::Free);
-            let mut dirty = 0;
+            let (mut dirty, mut retained) = (0, 0);
             // Segments that are free have no bits.
             for block in 0..if segment.bits.live.is_empty() { 0 } else { blocks } {
                 let is_live = bit(&segment.bits.live, block);
                 let should = count.live.contains(&(id * blocks + block));
                 unless_equal(|| format!("segment {id} block {block} is live"), is_live, should)?;
                 dirty += u32::from(bit(&segment.bits.dirty, block));
-                if bit(&segment.bits.dirty, block) && !is_live {
-                    return Err(format!("segment {id} block {block} is dirty and not live"));
-                }
+                retained += u32::from(bit(&segment.bits.dirty, block) && !is_live);
             }
             let live = count.live.range(id * blocks..(id + 1) * blocks).count();
             unless_equal(name("live blocks"), segment.live as usize, live)?;
             unless_equal(name("dirty blocks"), segment.dirty, dirty)?;
+            unless_equal(name("retained blocks"), segment.retained, retained)?;
+            if retained > 0 && !has_order {
+                return Err(format!("segment {id} has dirty blocks that are not live"));
+            }
             unless_equal(name("mapped blocks"), segment.mapped, count.mapped[id as usize])?;
             dirty_of_all += u64::from(dirty);
-            held_of_all += u64::from((dirty * MOSTLY_DEAD_DIVISOR).min(blocks));
+            let held = if retained > 0 { blocks } else { dirty * MOSTLY_DEAD_DIVISOR };
+            held_of_all += u64::from(held.min(blocks));
         }
         unless_equal(
             || "dirty blocks of all segments".into(),

@@ -200,6 +200,24 @@ defects! {
         "a failed flush of the cache device counts as a good one";
     EndWithoutOriginFlush, "promise",
         "stop, drain and detach do not flush the origin";
+    SupersededNotRetained, "promise 4",
+        "what is superseded in a later flush epoch is not kept for the origin";
+    EpochsMixed, "promise 4",
+        "all flush epochs of a window are written home together";
+    NextEpochBeforeMark, "promise 4",
+        "the next flush epoch goes home before it is durable that the last one is";
+    MarksNotBelieved, "promise 4",
+        "recovery writes flush epochs home that were drained already";
+    FlushEndsNoEpoch, "promise 4",
+        "a flush does not end the flush epoch";
+    FuaEndsNoEpoch, "promise 4",
+        "a write with forced unit access does not end the flush epoch";
+    MovedIntoNewEpoch, "promise 4",
+        "a dirty block that is moved belongs to the flush epoch under way";
+    MovedUnderWindow, "promise 4",
+        "reclaim moves dirty blocks while a flush epoch with them goes home";
+    EpochFlushSkipped, "promise 4",
+        "a flush epoch counts as drained when it is written";
     LeavingWithoutDrain, "promise",
         "a volume leaves writeback with dirty data";
 }

@@ -1,6 +1,6 @@
 //! What the engine tells its host beside I/O and replies, and what the host may command.
 
-use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
+use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
 use crate::units::VolumeSlot;
 
 /// Names a command until its [`Event::CommandComplete`]. Chosen by the host.
@@ -48,6 +48,13 @@ pub enum Command {
     Invalidate {
         /// The volume.
         volume: VolumeSlot,
+    },
+    /// Change the order of writeback; writes everything back first, in the old order.
+    SetOrder {
+        /// Slot.
+        volume: VolumeSlot,
+        /// The new order of writeback.
+        order: WritebackOrder,
     },
     /// Change settings of a volume.
     SetVolume {

@@ -79,6 +79,8 @@ impl Engine {
             slot,
             state,
             mode: volume.mode,
+            order: volume.epochs.order,
+            epochs_waiting: volume.epochs.ended().len() as u64,
             settings: volume.settings,
             cached_blocks: volume.index.complete.data_block_count(),
             cached_extents: volume.index.complete.extent_count() as u64,
@@ -110,7 +112,10 @@ impl Engine {
             .volumes
             .iter()
             .flatten()
-            .map(|v| v.index.complete.memory_bytes() + v.index.pending.memory_bytes())
+            .map(|v| {
+                let index = v.index.complete.memory_bytes() + v.index.pending.memory_bytes();
+                index + v.epochs.memory_bytes()
+            })
             .sum();
         let blanks = self.log.blanks.len() * 96;
         let policy = self.policy.memory_bytes() + self.ahead.memory_bytes();

@@ -22,6 +22,7 @@ mod block_bits;
 mod command;
 pub mod defects;
 mod engine;
+mod epochs;
 pub mod error;
 pub mod event;
 mod failure;

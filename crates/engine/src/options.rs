@@ -88,6 +88,17 @@ impl Default for SetSettings {
     }
 }
 
+/// Order in which dirty data reaches the origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WritebackOrder {
+    /// By origin position; superseded blocks are skipped. The origin alone is a state of the volume
+    /// only when nothing is dirty.
+    #[default]
+    Coalescing,
+    /// By flush epoch: the origin alone is always a state that a crash could have left.
+    Ordered,
+}
+
 /// Settings of a volume that may change at run time; durable in the volume table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeSettings {

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::options::{CacheMode, SetSettings, VolumeSettings};
+use crate::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use crate::units::{OriginExtent, VolumeSlot};
 
 /// Why a read that missed was not promoted, or a write went around the log (promise 10).
@@ -108,6 +108,9 @@ pub struct VolumeCounters {
     pub repaired_blocks: u64,
     /// Dirty blocks that could not be read and are errors until overwritten.
     pub poisoned_blocks: u64,
+    /// Older copies of blocks that writeback in order owed to the origin, and that could not be
+    /// read: the origin alone was no crash state for a while.
+    pub order_lost_blocks: u64,
     /// Blocks that were answered and not flushed, and that a cache device which went and came back
     /// did not have.
     pub lost_blocks: u64,
@@ -192,6 +195,10 @@ pub struct VolumeStatus {
     pub state: VolumeState,
     /// Mode in force.
     pub mode: CacheMode,
+    /// Order of writeback in force.
+    pub order: WritebackOrder,
+    /// Flush epochs that have ended and are not on the origin yet; zero in coalescing order.
+    pub epochs_waiting: u64,
     /// Settings in force.
     pub settings: VolumeSettings,
     /// Blocks in the cache.

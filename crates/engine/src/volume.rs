@@ -6,16 +6,17 @@ use alloc::vec::Vec;
 use crate::background::writeback::bad::BadExtents;
 use crate::background::writeback::cost::OriginCost;
 use crate::command::VolumeCommand;
+use crate::epochs::Epochs;
 use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::index::VolumeIndex;
-use crate::options::{CacheMode, OriginFacts, VolumeSettings};
+use crate::options::{CacheMode, OriginFacts, VolumeSettings, WritebackOrder};
 use crate::range_lock::RangeLocks;
 use crate::read_ahead::ReadAhead;
 use crate::request::Request;
 use crate::sequential::SequentialTracker;
 use crate::slab::Key;
 use crate::status::VolumeCounters;
-use crate::units::{BLOCK_BYTES, FlushEpoch, Generation, Time, Version, VolumeId};
+use crate::units::{BLOCK_BYTES, Generation, Time, Version, VolumeId};
 use crate::wake::Waiter;
 
 /// A run of blocks of which the origin write is complete and the origin flush outstanding.
@@ -78,6 +79,8 @@ pub(crate) struct Volume {
     pub(crate) unsure: Vec<(u64, u64)>,
     pub(crate) homed: VecDeque<Homed>,
     pub(crate) homed_since: Time,
+    /// The origin flush that covers what was written home in order.
+    pub(crate) epoch_flush: Option<FlushNumber>,
     /// An origin flush failed: what it was to cover may be lost, and no later flush may hide that.
     pub(crate) has_lost_writes: bool,
     /// Flushes of the origin that failed in this life.
@@ -89,8 +92,7 @@ pub(crate) struct Volume {
     pub(crate) needs_writeback: bool,
     pub(crate) host_mark: HostMarkState,
     pub(crate) mark_waiters: Vec<Waiter>,
-    pub(crate) epoch: FlushEpoch,
-    pub(crate) drained_through: FlushEpoch,
+    pub(crate) epochs: Epochs,
     /// Requests wait while the mode changes.
     pub(crate) is_gated: bool,
     pub(crate) gated: VecDeque<Request>,
@@ -135,9 +137,15 @@ impl Volume {
         self.dirty_blocks == 0
             && self.locks.is_idle()
             && self.homed.is_empty()
+            && self.epoch_flush.is_none()
             && self.around.is_empty()
             && !self.flushes.is_under_way()
             && !self.flushes.is_due()
+    }
+
+    /// Whether dirty data goes home by flush epochs.
+    pub(crate) fn is_ordered(&self) -> bool {
+        self.epochs.order == WritebackOrder::Ordered && self.mode.keeps_dirty()
     }
 
     /// Whether the volume is on its way out of a mode that keeps dirty data: writes go through.

@@ -6,7 +6,7 @@
 //!     unix:/tmp/s.sock /dev/shm/cache /dev/shm/origin writeback
 //! ```
 
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_host::offline::{FormatOptions, format};
 use forebay_host::set::{OpenedSet, SetOptions};
 use forebay_host::{AdminCommand, Shard, ShardOptions, Signatures};
@@ -40,7 +40,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let thread = std::thread::spawn(move || shard.run());
     handle.serving_wait()?;
     let (name, origin) = ("disk".to_owned(), origin.parse()?);
-    handle.command_wait(AdminCommand::Attach { name, origin, mode, logical_block_bytes: 512 })?;
+    handle.command_wait(AdminCommand::Attach {
+        name,
+        origin,
+        mode,
+        order: WritebackOrder::Coalescing,
+        logical_block_bytes: 512,
+    })?;
     println!("serving");
     for _ in std::io::stdin().lines() {
         println!("{:#?}", handle.status_wait()?);

@@ -5,7 +5,7 @@ mod harness;
 
 use std::path::{Path, PathBuf};
 
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::status::{BlockState, VolumeState};
 use forebay_host::offline::{
     FillProgress, FormatOptions, OfflineError, create_cache_file, format, read_superblock,
@@ -72,6 +72,7 @@ fn attach(server: &Server, name: &str, origin: &Path, mode: CacheMode) {
         name: name.into(),
         origin: DeviceSpec::plain(origin),
         mode,
+        order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
     };
     server.handle.command_wait(command).unwrap();
@@ -147,6 +148,7 @@ fn a_second_process_is_refused_both_devices() {
         name: "again".into(),
         origin: DeviceSpec::plain(place.path("origin")),
         mode: CacheMode::Writeback,
+        order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
     };
     assert!(matches!(server.handle.command_wait(again), Err(AdminError::Origin(_))));
@@ -162,6 +164,7 @@ fn names_that_do_not_fit_are_refused() {
         name: "a/b".into(),
         origin: DeviceSpec::plain(place.path("origin")),
         mode: CacheMode::Writeback,
+        order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
     };
     assert!(matches!(server.handle.command_wait(command), Err(AdminError::BadVolume { .. })));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use forebay_engine::event::{Command, CommandError, CommandId, Event, SavedMark};
 use forebay_engine::format::superblock::NewVolume;
-use forebay_engine::options::{CacheMode, HostMark, OriginFacts};
+use forebay_engine::options::{CacheMode, HostMark, OriginFacts, WritebackOrder};
 use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
 
 use crate::behind::{Behind, Dirty};
@@ -94,6 +94,7 @@ impl World<'_> {
         }
         if self.random.percent(RESET_PERCENT) {
             self.say("the counters are reset");
+            self.note_lost_order();
             self.engine().0.reset_counters();
         }
         let index = self.random.index(self.volumes.len());
@@ -111,13 +112,15 @@ impl World<'_> {
 
     fn choose_command(&mut self, index: usize, choice: usize) -> Option<Command> {
         let volume = self.volumes[index].slot?;
-        // An ordered volume stays in writeback: only there does its promise hold.
-        let is_ordered = self.volumes[index].is_ordered();
         match choice {
-            0 if !is_ordered => Some(Command::SetMode { volume, mode: *self.random.pick(&MODES) }),
-            1 if !is_ordered => Some(Command::Drain { volume }),
+            0 if self.volumes[index].may_be_ordered() && self.random.percent(50) => {
+                let orders = [WritebackOrder::Coalescing, WritebackOrder::Ordered];
+                Some(Command::SetOrder { volume, order: *self.random.pick(&orders) })
+            }
+            0 => Some(Command::SetMode { volume, mode: *self.random.pick(&MODES) }),
+            1 => Some(Command::Drain { volume }),
             2 => Some(Command::Invalidate { volume }),
-            3 if !is_ordered => Some(Command::Detach { volume }),
+            3 => Some(Command::Detach { volume }),
             4 => Some(Command::SetVolume { volume, settings: volume_settings(&mut self.random) }),
             5 => Some(Command::SetCacheSet { settings: set_settings(&mut self.random) }),
             _ => None,
@@ -157,7 +160,10 @@ impl World<'_> {
                 volume.entry = TableEntry::Changing;
                 volume.is_origin_whole &= !mode.keeps_dirty();
             }
-            Command::Drain { .. } | Command::Detach { .. } | Command::Attach { .. } => {
+            Command::Drain { .. }
+            | Command::SetOrder { .. }
+            | Command::Detach { .. }
+            | Command::Attach { .. } => {
                 volume.entry = TableEntry::Changing;
             }
             _ => {}
@@ -189,7 +195,7 @@ impl World<'_> {
         if self.volumes[index].slot.is_some() || self.life.is_stopping {
             return;
         }
-        if !self.volumes[index].is_ordered() && self.random.percent(50) {
+        if self.random.percent(50) {
             self.volumes[index].config.mode = *self.random.pick(&MODES);
         }
         // Whatever a start made of it while it was not in the table: now it is open.
@@ -202,6 +208,7 @@ impl World<'_> {
                 size_bytes: volume.config.size_bytes,
                 logical_block_bytes: volume.config.logical_block_bytes,
                 mode: volume.config.mode,
+                writeback_order: volume.config.order,
             },
             facts: self.origin_facts(index),
         };
@@ -432,7 +439,10 @@ impl World<'_> {
             Command::Drain { .. } if is_ok => {
                 self.oracle.acknowledge_flush(index, pending.moment);
             }
-            Command::SetMode { .. } | Command::Drain { .. } | Command::Detach { .. } => {}
+            Command::SetMode { .. }
+            | Command::SetOrder { .. }
+            | Command::Drain { .. }
+            | Command::Detach { .. } => {}
             _ => return Ok(()),
         }
         self.read_mode(index, &pending.command, result)
@@ -463,6 +473,7 @@ impl World<'_> {
         let is_as_told = match command {
             Command::SetMode { mode: wanted, .. } => mode == *wanted,
             Command::Drain { .. } => !mode.keeps_dirty(),
+            Command::SetOrder { order, .. } => entry.writeback_order == *order,
             _ => true,
         };
         // Another command may have begun to change the table before this one's end was polled.
@@ -491,6 +502,7 @@ impl World<'_> {
             let changes = matches!(
                 pending.command,
                 Command::SetMode { .. }
+                    | Command::SetOrder { .. }
                     | Command::Drain { .. }
                     | Command::Detach { .. }
                     | Command::Attach { .. }

@@ -112,6 +112,7 @@ impl World<'_> {
         }
         self.volumes[volume].origin.media_mut().write_durable(first, &bytes);
         self.oracle.acknowledge_write(write);
+        self.volumes[volume].is_order_lost = true;
     }
 
     /// Notes what the engine must say at this start.

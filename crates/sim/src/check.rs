@@ -95,14 +95,14 @@ impl World<'_> {
         if volume.is_missing || volume.entry == TableEntry::Changing {
             return Ok(());
         }
-        let (mode, is_ordered) = (volume.mode, volume.is_ordered());
+        let mode = volume.mode;
         match self.random.below(4) {
             0 => self.read_much(index),
             1 => {
                 let _ = self.command_and_wait(Command::Invalidate { volume: slot }, Some(index))?;
                 Ok(())
             }
-            2 if !is_ordered => {
+            2 => {
                 let drain = Command::Drain { volume: slot };
                 if self.command_and_wait(drain, Some(index))?.is_ok() {
                     let invalidate = Command::Invalidate { volume: slot };

@@ -1,10 +1,8 @@
 //! A run's world, made of its seed: devices, volumes, clients, administrators, faults.
 
 use forebay_engine::CACHE_TIMEOUT_MS;
-use forebay_engine::format::superblock::{
-    Geometry, GeometryError, SEGMENT_BYTES_MIN, WritebackOrder,
-};
-use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
+use forebay_engine::format::superblock::{Geometry, GeometryError, SEGMENT_BYTES_MIN};
+use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 
 use crate::device::{
     AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Pace,
@@ -16,9 +14,8 @@ use crate::run::RunOptions;
 use crate::silent::{Silent, SilentFault, WriteClass};
 use crate::workload::Mixture;
 
-/// Share of writeback volumes whose origin alone must be a crash state at any moment; none before
-/// the engine writes back in flush epochs.
-const ORDERED_PERCENT: u64 = 0;
+/// Share of writeback volumes whose origin alone must be a crash state at any moment.
+const ORDERED_PERCENT: u64 = 30;
 /// Share of runs with a write that goes wrong silently.
 const SILENT_PERCENT: u64 = 8;
 /// Share of runs in which nearly everything happens while segments are reclaimed.
@@ -490,8 +487,7 @@ fn volume(random: &mut Random, times: TimesOf) -> VolumeConfig {
         16..=17 => CacheMode::Writeonly,
         _ => CacheMode::Passthrough,
     };
-    let is_ordered =
-        ORDERED_PERCENT != 0 && mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
+    let is_ordered = mode == CacheMode::Writeback && random.percent(ORDERED_PERCENT);
     let pace = origin_pace(random, times);
     VolumeConfig {
         size_bytes,

@@ -4,7 +4,7 @@
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{NewVolume, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::options::{CacheFacts, OriginOpening};
+use forebay_engine::options::{CacheFacts, OriginOpening, WritebackOrder};
 use forebay_engine::units::VolumeSlot;
 
 use crate::behind::Behind;
@@ -40,10 +40,10 @@ impl World<'_> {
                 size_bytes: volume.config.size_bytes,
                 logical_block_bytes: volume.config.logical_block_bytes,
                 mode: volume.config.mode,
+                writeback_order: volume.config.order,
             };
             let slot = superblock.add_volume(&new).expect("the table has room");
             let entry = superblock.volumes[usize::from(slot.0)].as_mut().expect("just added");
-            entry.writeback_order = volume.config.order;
             entry.settings = volume.config.settings;
         }
         for (slot, volume) in (0..).zip(&mut self.volumes) {
@@ -215,6 +215,7 @@ impl World<'_> {
         ));
         self.was_used = true;
         self.gather_counters();
+        self.note_lost_order();
         self.may_have_poison |= self.has_failures();
         self.engine = None;
         self.pool.reset();
@@ -249,7 +250,7 @@ impl World<'_> {
             if volume.is_origin_whole {
                 let context = format!("origin alone after {}", self.last_end);
                 self.check_origin(index, &context)?;
-            } else if volume.is_ordered() && volume.slot.is_some() {
+            } else if self.is_in_order(index) {
                 let media = volume.origin.media();
                 let checked = self
                     .oracle
@@ -261,6 +262,22 @@ impl World<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the table on the device says that the volume is written home in order, and nothing
+    /// that is known has broken it.
+    fn is_in_order(&self, index: usize) -> bool {
+        let volume = &self.volumes[index];
+        // What a write lost silently took along, nobody knows.
+        let has_silent = self.config.silent.is_some();
+        if !volume.may_be_ordered() || volume.is_order_lost || has_silent {
+            return false;
+        }
+        let Ok(superblock) = self.read_superblock() else { return false };
+        let stored = volume.slot.and_then(|slot| superblock.volume(slot));
+        stored.is_some_and(|stored| {
+            stored.writeback_order == WritebackOrder::Ordered && stored.mode.keeps_dirty()
+        })
     }
 
     /// What happens while nobody serves.
@@ -327,6 +344,24 @@ impl World<'_> {
         let loss =
             if self.random.percent(40) { Loss::Power(self.config.power) } else { Loss::Process };
         self.end_life(loss, "a clean stop")
+    }
+
+    /// Only faults of the cache device may take from an origin in order what it still needs.
+    pub(crate) fn note_lost_order(&mut self) {
+        let Some(engine) = &self.engine else { return };
+        let now = self.time();
+        let may_lose = self.config.faults.cache != FaultRates::default()
+            || self.config.rot != Rot::None
+            || self.config.silent.is_some();
+        for volume in &mut self.volumes {
+            let status = volume.slot.and_then(|slot| engine.volume_status(now, slot));
+            let counters = status.map(|status| status.counters);
+            let is_lost = counters.is_some_and(|counters| {
+                counters.order_lost_blocks + counters.poisoned_blocks + counters.lost_blocks > 0
+            });
+            assert!(!is_lost || may_lose, "order was lost on a cache device without faults");
+            volume.is_order_lost |= is_lost;
+        }
     }
 
     fn gather_counters(&mut self) {

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use forebay_engine::format::crc32c;
-use forebay_engine::format::superblock::WritebackOrder;
 use forebay_engine::io::{Device as EngineDevice, Io, IoId, IoKind};
+use forebay_engine::options::WritebackOrder;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::status::{VolumeState, VolumeStatus};
 use forebay_engine::units::{SECTOR_BYTES, Time, VolumeSlot};
@@ -137,6 +137,9 @@ pub(crate) struct SimVolume {
     pub(crate) mode: CacheMode,
     /// Whether the origin alone must hold what clients were promised.
     pub(crate) is_origin_whole: bool,
+    /// Whether an origin in order is no crash state any more: somebody else wrote to it, or the
+    /// cache device lost what it still needed.
+    pub(crate) is_order_lost: bool,
     /// Whether the origin could not be opened in this life.
     pub(crate) is_missing: bool,
     /// Whether the engine may write single sectors in this life.
@@ -158,7 +161,8 @@ impl SimVolume {
         self.slot.is_some() && !self.is_missing
     }
 
-    pub(crate) fn is_ordered(&self) -> bool {
+    /// Whether its history is kept as a whole, so that its origin alone can be judged.
+    pub(crate) fn may_be_ordered(&self) -> bool {
         self.config.order == WritebackOrder::Ordered
     }
 }
@@ -459,6 +463,18 @@ impl<'a> World<'a> {
             u64::from(status.segments) * u64::from(status.segment_blocks)
         });
         held_blocks * 3 > log_blocks
+            || (0..self.volumes.len()).any(|index| self.is_order_held(index))
+    }
+
+    /// Whether a volume in order can bring nothing home: the older copies that it needs may fill
+    /// the log, too. It goes no further than to a block that its origin refuses.
+    fn is_order_held(&self, index: usize) -> bool {
+        let states = [VolumeState::Quiesced, VolumeState::OriginMissing];
+        let all = [VolumeState::Serving, VolumeState::Draining];
+        let is_refused =
+            self.status_in(index, &all).is_some_and(|status| !status.failed_extents.is_empty());
+        self.volumes[index].may_be_ordered()
+            && (is_refused || self.status_in(index, &states).is_some())
     }
 
     fn happen(&mut self, due: Due) -> Result<(), Halt> {
@@ -732,6 +748,7 @@ fn new_volume(
         entry: TableEntry::Known,
         mode: config.mode,
         is_origin_whole: false,
+        is_order_lost: false,
         is_missing: false,
         writes_sectors: false,
         is_marked_dirty: false,

@@ -125,6 +125,10 @@ pub(crate) struct Volume {
     /// `serving`, `draining`, `origin_missing`, `without_cache` or `quiesced`.
     pub(crate) state: String,
     pub(crate) cache_mode: String,
+    /// `coalescing` or `ordered`.
+    pub(crate) writeback_order: String,
+    /// Flush epochs that have ended and are not on the origin yet.
+    pub(crate) epochs_waiting: u64,
     pub(crate) sequential_cutoff_bytes: u64,
     pub(crate) read_ahead_bytes: u32,
     pub(crate) writeback_percent: u8,
@@ -174,6 +178,7 @@ pub(crate) struct VolumeCounters {
     pub(crate) rejected_block_counts: BTreeMap<String, u64>,
     pub(crate) repaired_block_count: u64,
     pub(crate) poisoned_block_count: u64,
+    pub(crate) order_lost_block_count: u64,
     pub(crate) lost_block_count: u64,
     pub(crate) writeback_block_count: u64,
     pub(crate) writeback_io_count: u64,
@@ -240,6 +245,8 @@ pub(crate) struct AttachRequest {
     /// Device spec with an absolute path.
     pub(crate) origin: String,
     pub(crate) cache_mode: String,
+    /// `coalescing` or `ordered`.
+    pub(crate) writeback_order: String,
     pub(crate) logical_block_bytes: u32,
 }
 
@@ -255,6 +262,7 @@ pub(crate) struct VolumeRequest {
 pub(crate) struct SetRequest {
     pub(crate) volume: Option<String>,
     pub(crate) cache_mode: Option<String>,
+    pub(crate) writeback_order: Option<String>,
     pub(crate) sequential_cutoff_bytes: Option<u64>,
     /// A multiple of 4096, at most 1 MiB.
     pub(crate) read_ahead_bytes: Option<u32>,

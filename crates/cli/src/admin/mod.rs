@@ -195,8 +195,10 @@ async fn post_attach(
 ) -> Answered {
     let origin: DeviceSpec = request.origin.parse()?;
     let mode = names::parse_mode(&request.cache_mode).map_err(Failure::usage)?;
+    let order = names::parse_order(&request.writeback_order).map_err(Failure::usage)?;
     let AttachRequest { name, logical_block_bytes, .. } = request;
-    command(&handle, AdminCommand::Attach { name, origin, mode, logical_block_bytes }).await
+    let attach = AdminCommand::Attach { name, origin, mode, order, logical_block_bytes };
+    command(&handle, attach).await
 }
 
 async fn post_drain(
@@ -254,6 +256,13 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
     if settings != current.settings {
         let volume = volume.to_owned();
         let _done = command(handle, AdminCommand::SetVolume { volume, settings }).await?;
+    }
+    if let Some(name) = &request.writeback_order {
+        let order = names::parse_order(name).map_err(Failure::usage)?;
+        if order != current.order {
+            let volume = volume.to_owned();
+            let _done = command(handle, AdminCommand::SetOrder { volume, order }).await?;
+        }
     }
     if let Some(name) = &request.cache_mode {
         let mode = names::parse_mode(name).map_err(Failure::usage)?;

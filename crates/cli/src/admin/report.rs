@@ -195,6 +195,8 @@ fn volume(status: &VolumeStatus) -> Volume {
     Volume {
         state: names::volume_state_name(status.state).to_owned(),
         cache_mode: names::mode_name(status.mode).to_owned(),
+        writeback_order: names::order_name(status.order).to_owned(),
+        epochs_waiting: status.epochs_waiting,
         sequential_cutoff_bytes: status.settings.sequential_cutoff_bytes,
         read_ahead_bytes: status.settings.read_ahead_bytes,
         writeback_percent: status.settings.writeback_percent,
@@ -230,6 +232,7 @@ fn volume(status: &VolumeStatus) -> Volume {
             rejected_block_counts: by_name(rejects),
             repaired_block_count: counters.repaired_blocks,
             poisoned_block_count: counters.poisoned_blocks,
+            order_lost_block_count: counters.order_lost_blocks,
             lost_block_count: counters.lost_blocks,
             writeback_block_count: counters.writeback_blocks,
             writeback_io_count: counters.writeback_ios,

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use forebay_engine::format::superblock::{AddVolumeError, NewVolume};
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_host::{DeviceSpec, OpenedDevice, offline};
 
 use crate::admin::api::AttachRequest;
@@ -50,6 +50,7 @@ fn attach_online(
         name: arguments.name.clone(),
         origin: origin.to_string(),
         cache_mode: names::mode_name(arguments.cache_mode).to_owned(),
+        writeback_order: names::order_name(arguments.writeback_order).to_owned(),
         logical_block_bytes: logical_block(arguments, facts.logical_block_bytes)?,
     };
     client::block_on(daemon.attach(&request))??;
@@ -68,6 +69,7 @@ pub(crate) fn attach_offline(
         origin: origin.clone(),
         name: name.to_owned(),
         cache_mode: mode,
+        writeback_order: WritebackOrder::Coalescing,
         logical_block: None,
         admin: AdminArguments { admin: None },
     };
@@ -99,6 +101,7 @@ fn attach_device(
         size_bytes: facts.size_bytes,
         logical_block_bytes: logical_block(arguments, facts.logical_block_bytes)?,
         mode: arguments.cache_mode,
+        writeback_order: arguments.writeback_order,
     };
     superblock.add_volume(&new).map_err(|error| cannot_add(&new, error))?;
     superblock.serial += 1;

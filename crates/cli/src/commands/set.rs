@@ -10,8 +10,8 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 4] =
-    ["cache_mode", "sequential_cutoff", "read_ahead", "writeback_percent"];
+const VOLUME_KEYS: [&str; 5] =
+    ["cache_mode", "sequential_cutoff", "read_ahead", "writeback_order", "writeback_percent"];
 const SET_KEYS: [&str; 2] = ["memory_max", "discard"];
 
 /// Runs the command.
@@ -19,10 +19,11 @@ pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
     let request = parse(&arguments.words)?;
     let daemon = client::only(arguments.admin.admin.as_deref())?;
     let work = async {
-        match (&request.volume, &request.cache_mode) {
-            // Leaving a mode that keeps dirty data drains first.
-            (Some(volume), Some(mode)) => {
-                let label = format!("changing `{volume}` to {mode}");
+        let wanted = request.cache_mode.as_ref().or(request.writeback_order.as_ref());
+        match (&request.volume, wanted) {
+            // Leaving a mode that keeps dirty data, or an order, drains first.
+            (Some(volume), Some(wanted)) => {
+                let label = format!("changing `{volume}` to {wanted}");
                 let work = daemon.set(&request);
                 online::with_drain_progress(&daemon, volume, &label, work).await
             }
@@ -59,6 +60,10 @@ fn parse(words: &[String]) -> Result<SetRequest, Failure> {
             "cache_mode" => {
                 names::parse_mode(value).map_err(bad)?;
                 request.cache_mode = Some(value.to_owned());
+            }
+            "writeback_order" => {
+                names::parse_order(value).map_err(bad)?;
+                request.writeback_order = Some(value.to_owned());
             }
             "sequential_cutoff" => {
                 request.sequential_cutoff_bytes = Some(size::parse(value).map_err(bad)?);
@@ -134,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 11] = [
+        let bad: [&[&str]; 12] = [
             &["home"],
             &["home", "cache_mode"],
             &["home", "colour=red"],
@@ -144,6 +149,7 @@ mod tests {
             &["home", "read_ahead=2M"],
             &["home", "read_ahead=5000"],
             &["home", "cache_mode=fast"],
+            &["home", "writeback_order=random"],
             &["discard=maybe"],
             &["memory_max=much"],
         ];

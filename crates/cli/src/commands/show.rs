@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use forebay_engine::format::checkpoint::{Checkpoint, SegmentUse};
-use forebay_engine::format::superblock::{Superblock, WritebackOrder};
+use forebay_engine::format::superblock::Superblock;
 use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::state_file::set_id_text;
 use serde::Serialize;
@@ -134,10 +134,7 @@ fn volumes(superblock: &Superblock) -> Vec<VolumeReport> {
         size_bytes: volume.size_bytes,
         logical_block_bytes: volume.logical_block_bytes,
         cache_mode: names::mode_name(volume.mode),
-        writeback_order: match volume.writeback_order {
-            WritebackOrder::Coalescing => "coalescing",
-            WritebackOrder::Ordered => "ordered",
-        },
+        writeback_order: names::order_name(volume.writeback_order),
         generation: volume.generation.0,
         sequential_cutoff_bytes: volume.settings.sequential_cutoff_bytes,
         read_ahead_bytes: volume.settings.read_ahead_bytes,

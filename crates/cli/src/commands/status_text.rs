@@ -97,7 +97,8 @@ fn write_export(text: &mut String, export: &Export) -> std::fmt::Result {
             writeln!(
                 text,
                 "volume {name}: {}, {}, {size} on {device}",
-                volume.state, volume.cache_mode
+                volume.state,
+                mode_text(volume)
             )?;
             write_volume(text, volume)?;
         }
@@ -177,6 +178,7 @@ fn write_troubles(text: &mut String, volume: &Volume) -> std::fmt::Result {
         ("origin errors", counters.origin_error_count),
         ("repaired blocks", counters.repaired_block_count),
         ("poisoned blocks", counters.poisoned_block_count),
+        ("older copies lost to writeback in order", counters.order_lost_block_count),
         ("blocks lost with the cache device", counters.lost_block_count),
     ];
     if let Some(extents) = extents_text(&volume.failed_extents) {
@@ -186,6 +188,14 @@ fn write_troubles(text: &mut String, volume: &Volume) -> std::fmt::Result {
         writeln!(text, "  trouble     {count} {name}")?;
     }
     Ok(())
+}
+
+/// The cache mode, and the order of writeback if it is not the usual one.
+fn mode_text(volume: &Volume) -> String {
+    match volume.writeback_order.as_str() {
+        "coalescing" => volume.cache_mode.clone(),
+        order => format!("{} {order}", volume.cache_mode),
+    }
 }
 
 /// Extents that a text names one by one.

@@ -72,6 +72,32 @@ fn settings_change_and_last() {
     assert_eq!(shown["discard_freed_segments"], false);
 }
 
+/// The order holds when the command answers, so everything is home by then.
+#[test]
+fn the_order_of_writeback_changes_while_the_volume_is_served() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    server.client().write(0, &[1; 4096]).unwrap();
+    scratch.run(&["set", "vol", "writeback_order=random"]).expect(2).says("coalescing or ordered");
+    scratch.run(&["set", "vol", "writeback_order=ordered"]).expect(0);
+    assert_eq!(scratch.volume()["writeback_order"], "ordered");
+    assert_eq!(scratch.volume()["dirty_bytes"], 0);
+    scratch.run(&["status"]).expect(0).says("writeback ordered");
+    server.client().write(0, &[2; 4096]).unwrap();
+    server.client().flush().unwrap();
+    server.client().write(0, &[3; 4096]).unwrap();
+    assert_eq!(scratch.volume()["epochs_waiting"], 1);
+    assert_eq!(server.terminate(), Some(0));
+    let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
+    assert_eq!(shown["volumes"][0]["writeback_order"], "ordered");
+    let server = scratch.serve();
+    scratch.run(&["set", "vol", "writeback_order=coalescing"]).expect(0);
+    let origin = std::fs::read(scratch.path("origin.img")).unwrap();
+    assert_eq!(origin[..4096], [3; 4096]);
+    assert_eq!(server.terminate(), Some(0));
+}
+
 #[test]
 fn a_drained_volume_is_on_its_origin() {
     let scratch = Scratch::new();

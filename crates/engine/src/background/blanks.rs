@@ -126,7 +126,6 @@ impl Engine {
                 start: piece.start,
                 block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
                 version: blank.version,
-                epoch: self.volume(blank.slot).epoch,
                 is_dirty: false,
             };
             self.append_bare(Stream::Relocate, new);

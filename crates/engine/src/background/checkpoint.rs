@@ -166,8 +166,8 @@ impl Engine {
             let volume = self.volume(slot);
             VolumeLine {
                 id: volume.id,
-                epoch: volume.epoch,
-                drained_through: volume.drained_through,
+                epoch: volume.epochs.current(),
+                drained_through: volume.epochs.drained().epoch,
             }
         });
         Checkpoint {

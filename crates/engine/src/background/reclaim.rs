@@ -18,8 +18,10 @@ use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::append::{Checksums, NewEntry};
-use crate::log::segments::SegmentState;
-use crate::log::{DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
+use crate::log::segments::{SegmentState, Superseded};
+use crate::log::{
+    BlankRecord, DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream,
+};
 use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
 use crate::units::{BLOCK_BYTES, CacheBlock, Time, VolumeSlot};
@@ -64,6 +66,7 @@ struct Candidate {
     id: u32,
     live: u32,
     dirty: u32,
+    retained: u32,
     was_spared: bool,
 }
 
@@ -182,6 +185,7 @@ impl Engine {
             let segment = self.log.segments.get(id);
             let is_dead = segment.state == SegmentState::Closed
                 && segment.live == 0
+                && segment.dirty == 0
                 && segment.mapped == 0
                 && segment.in_flight.is_empty();
             if is_dead {
@@ -209,6 +213,7 @@ impl Engine {
                 id,
                 live: s.live,
                 dirty: s.dirty,
+                retained: s.retained,
                 was_spared: s.was_spared,
             })
             .collect();
@@ -252,11 +257,13 @@ impl Engine {
     /// at the speed of the cache device, so that work which overwrites its own dirty data does not
     /// wait for the origin. Least alive first, as far as it fits. One that could not be emptied
     /// before (a dirty block that cannot be read) is left to writeback: it would be the first
-    /// choice each time; so is one with zeroes or discards in pieces, each of which takes a record.
+    /// choice each time; so is one with zeroes or discards in pieces, each of which takes a record,
+    /// and one with copies that only writeback in order needs.
     fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         let mut dead: Vec<&Candidate> =
             candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit && !c.was_spared).collect();
+        dead.retain(|candidate| candidate.retained == 0);
         let in_pieces = self.segments_with_blanks_in_pieces();
         dead.retain(|candidate| !in_pieces.contains(&candidate.id));
         dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
@@ -282,7 +289,7 @@ impl Engine {
         candidates
             .iter()
             .min_by_key(|candidate| (candidate.was_spared, candidate.dirty, candidate.order))
-            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit)
+            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit && c.retained == 0)
             .map(|candidate| candidate.id)
             .into_iter()
             .collect()
@@ -489,12 +496,12 @@ impl Engine {
             // Rule 11: the reserve is not for clean data.
             return;
         }
-        if !self.has_room_beside_drops(block_count) {
+        let is_kept_there = is_dirty && self.is_going_home_in_order(item.slot);
+        if is_kept_there || !self.has_room_beside_drops(block_count) {
             self.spare_victim(piece);
             return;
         }
-        // Rule 1: version, checksum and dirty state stay. The epoch is that of now: only ordered
-        // volumes, which are not served yet, depend on it.
+        // Rule 1: version, checksum and dirty state stay, and with the version the flush epoch.
         let version = if has_defect(Defect::RelocationTakesNewVersion) {
             self.log.take_version()
         } else {
@@ -506,7 +513,6 @@ impl Engine {
             start: piece.start,
             block_count,
             version,
-            epoch: self.volume(item.slot).epoch,
             is_dirty: is_dirty && !has_defect(Defect::RelocationBecomesClean),
         };
         let (_, to) =
@@ -523,6 +529,14 @@ impl Engine {
             // Overwritten since it was chosen, or home: then it goes with the victim.
             return;
         }
+        let blank = self.log.blanks.get(&header.0);
+        let is_cut =
+            self.volume(item.slot).is_ordered() && blank.is_some_and(BlankRecord::is_in_pieces);
+        if is_cut || self.is_going_home_in_order(item.slot) {
+            // What of it was superseded is still to go home with the rest, as of its epoch.
+            self.spare_victim(&item.piece);
+            return;
+        }
         for piece in self.live_pieces(item.slot, item.piece.start, item.piece.end(), header) {
             if !self.has_room_beside_drops(0) {
                 self.spare_victim(&piece);
@@ -534,7 +548,6 @@ impl Engine {
                 start: piece.start,
                 block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
                 version: piece.version,
-                epoch: self.volume(item.slot).epoch,
                 is_dirty: true,
             };
             self.append_bare(Stream::Relocate, new);
@@ -596,7 +609,11 @@ impl Engine {
             let segment = victim.segment;
             let needs_drop = self.log.segments.get(segment).mapped > 0
                 && !has_defect(Defect::ForgottenWithoutDrop);
-            if victim.is_spared || !needs_drop {
+            if self.log.segments.get(segment).retained > 0 {
+                // Superseded since it was chosen, in a later epoch: nobody moves that.
+                self.reclaim.victims[index].is_spared = true;
+            }
+            if self.reclaim.victims[index].is_spared || !needs_drop {
                 continue;
             }
             if self.has_room_for_drop() {
@@ -660,7 +677,7 @@ impl Engine {
                 );
                 // Of a part something newer may have been appended since the drop was.
                 for live in self.live_pieces(slot, piece.start, piece.end(), header) {
-                    self.retire(slot, &live);
+                    self.retire(slot, &live, Superseded::Dead);
                 }
             }
             Place::Absent => unreachable!("it lies in no segment"),

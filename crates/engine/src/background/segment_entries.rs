@@ -25,8 +25,8 @@ impl Engine {
     ) -> bool {
         let state = self.log.segments.get(segment);
         if state.summary_blocks == 0 {
-            let ranges = self.ranges_of(&state.entries);
-            self.on_entries_loaded(segment, user, &ranges);
+            let entries = state.entries.clone();
+            self.on_entries_loaded(segment, user, Some(&entries));
             return true;
         }
         let bytes = state.summary_blocks as usize * BLOCK_BYTES;
@@ -64,18 +64,33 @@ impl Engine {
             Err(_) => None,
         };
         payload.release(read.0);
-        let ranges = match summary {
-            Some(summary) => self.ranges_of(&summary.entries),
+        if result.is_err() && user == SummaryUser::Writeback && self.is_ordered_window() {
+            self.on_ordered_unread(segment);
+            return;
+        }
+        let entries = summary.as_ref().map(|summary| &summary.entries[..]);
+        self.on_entries_loaded(segment, user, entries);
+    }
+
+    /// `None` if they cannot be read.
+    fn on_entries_loaded(
+        &mut self,
+        segment: u32,
+        user: SummaryUser,
+        entries: Option<&[PlacedEntry]>,
+    ) {
+        if user == SummaryUser::Writeback && self.is_ordered_window() {
+            self.on_ordered_entries(segment, entries);
+            return;
+        }
+        let ranges = match entries {
+            Some(entries) => self.ranges_of(entries),
             // Slow and rare: every extent is looked at.
             None => self.ranges_by_index(segment),
         };
-        self.on_entries_loaded(segment, user, &ranges);
-    }
-
-    fn on_entries_loaded(&mut self, segment: u32, user: SummaryUser, ranges: &[SegmentRange]) {
         match user {
-            SummaryUser::Reclaim => self.on_reclaim_entries(segment, ranges),
-            SummaryUser::Writeback => self.on_writeback_entries(segment, ranges),
+            SummaryUser::Reclaim => self.on_reclaim_entries(segment, &ranges),
+            SummaryUser::Writeback => self.on_writeback_entries(segment, &ranges),
         }
     }
 

@@ -10,7 +10,7 @@ use crate::engine::{Engine, Phase};
 use crate::event::{Command, CommandError, CommandId, Event, SavedMark};
 use crate::format::superblock::{AddVolumeError, NewVolume};
 use crate::index::{Piece, Place};
-use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings};
+use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
 use crate::payload::Payload;
 use crate::units::{CacheBlock, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
@@ -27,6 +27,7 @@ enum Goal {
     Detach,
     Invalidate,
     Settings,
+    Order(WritebackOrder),
     Attach,
     /// The volume leaves the table again, as if it had not come.
     AbandonAttach,
@@ -37,7 +38,7 @@ impl Goal {
     fn makes_clean(self) -> bool {
         match self {
             Goal::Mode(mode) => !mode.keeps_dirty(),
-            Goal::Drain | Goal::Detach => true,
+            Goal::Drain | Goal::Detach | Goal::Order(_) => true,
             Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
         }
     }
@@ -51,6 +52,8 @@ enum Stage {
     Gated,
     /// The origin of a new volume is being flushed.
     OriginFlush,
+    /// It becomes durable that the origin has everything, before order depends on that.
+    OrderBegins,
     /// The superblock is being written.
     Superblock,
     /// A checkpoint with the clean state is being written.
@@ -64,8 +67,12 @@ pub(crate) struct VolumeCommand {
     id: CommandId,
     goal: Goal,
     stage: Stage,
+    /// Dirty data is to be written home in order from its end on, and was not before.
+    enters_order: bool,
 }
 
+/// Dirty blocks of an ordered volume that go home quickly, however slow the origin is.
+const NEARLY_CLEAN_BLOCKS: u64 = 64;
 /// Commands that may wait for the end of recovery.
 pub(crate) const EARLY_COMMANDS_MAX: usize = 64;
 
@@ -74,12 +81,17 @@ impl VolumeCommand {
         self.id
     }
 
+    /// Whether all dirty data of the volume goes home for it.
+    fn makes_clean(&self) -> bool {
+        self.goal.makes_clean() || self.enters_order
+    }
+
     pub(crate) fn is_attach(&self) -> bool {
         matches!(self.goal, Goal::Attach | Goal::AbandonAttach)
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
-        self.goal.makes_clean() && matches!(self.stage, Stage::Leaving | Stage::Gated)
+        self.makes_clean() && matches!(self.stage, Stage::Leaving | Stage::Gated)
     }
 }
 
@@ -112,6 +124,9 @@ impl Engine {
                     self.start_volume_command(id, volume, Goal::Invalidate);
                 }
             }
+            Command::SetOrder { volume, order } => {
+                self.start_volume_command(id, volume, Goal::Order(order));
+            }
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
             Command::Stop => self.start_stop(id),
@@ -138,7 +153,15 @@ impl Engine {
             self.end_command(id, Err(CommandError::Busy));
             return;
         }
-        volume.command = Some(VolumeCommand { id, goal, stage: Stage::Leaving });
+        let will_be_ordered = match goal {
+            Goal::Mode(mode) => {
+                mode.keeps_dirty() && volume.epochs.order == WritebackOrder::Ordered
+            }
+            Goal::Order(order) => volume.mode.keeps_dirty() && order == WritebackOrder::Ordered,
+            _ => false,
+        };
+        let enters_order = will_be_ordered && !volume.is_ordered();
+        volume.command = Some(VolumeCommand { id, goal, stage: Stage::Leaving, enters_order });
     }
 
     fn set_volume(&mut self, id: CommandId, slot: VolumeSlot, settings: VolumeSettings) {
@@ -200,7 +223,8 @@ impl Engine {
         self.create_volume(slot, Some(facts));
         let volume = self.volume_mut(slot);
         volume.is_gated = true;
-        volume.command = Some(VolumeCommand { id, goal: Goal::Attach, stage: Stage::OriginFlush });
+        let (goal, stage) = (Goal::Attach, Stage::OriginFlush);
+        volume.command = Some(VolumeCommand { id, goal, stage, enters_order: false });
         // Rule 8: what others wrote to the origin and did not flush could be promoted, and then be
         // lost by the origin alone.
         volume.flushes.join(Waiter::Command(slot));
@@ -241,7 +265,8 @@ impl Engine {
                 Stage::Leaving => self.advance_leaving(slot, command),
                 Stage::Gated => self.advance_gated(slot, command),
                 Stage::Done => self.finish_command(slot, command, payload),
-                Stage::OriginFlush | Stage::Superblock | Stage::Checkpoint => {}
+                Stage::OriginFlush | Stage::OrderBegins | Stage::Superblock | Stage::Checkpoint => {
+                }
             }
         }
         self.advance_stop(payload);
@@ -270,12 +295,21 @@ impl Engine {
         }
         let is_dirty =
             self.volume(slot).dirty_blocks > 0 && !has_defect(Defect::LeavingWithoutDrain);
-        if command.is_leaving() && is_dirty {
+        // A mode that keeps nothing dirty has only what is under way, which ends at the gate.
+        let ends_at_gate = command.enters_order && !self.volume(slot).mode.keeps_dirty();
+        if command.is_leaving() && is_dirty && !ends_at_gate && !self.is_nearly_clean(slot) {
             return;
         }
         self.volume_mut(slot).is_gated = true;
         self.set_stage(slot, Stage::Gated);
         self.advance_gated(slot, command);
+    }
+
+    /// In order clients' writes go into the log until the end, so the last bit goes home while they
+    /// wait: no more than takes a second.
+    fn is_nearly_clean(&self, slot: VolumeSlot) -> bool {
+        let blocks = self.writeback_rate().unwrap_or(0).max(NEARLY_CLEAN_BLOCKS);
+        self.volume(slot).is_ordered() && self.volume(slot).dirty_blocks <= blocks
     }
 
     /// Rule 10: a mode switch waits for the operations of the old mode.
@@ -310,6 +344,23 @@ impl Engine {
         if command.goal != Goal::Settings && self.needs_origin_flush(slot) {
             return;
         }
+        if command.enters_order {
+            self.begin_order(slot);
+        } else {
+            self.change_table(slot, command);
+        }
+    }
+
+    /// In order the epoch of a copy says whether the origin has it. So before the table says that
+    /// the volume is in order, it is durable that the origin has all that was written before.
+    fn begin_order(&mut self, slot: VolumeSlot) {
+        let last = self.log.last_version();
+        self.volume_mut(slot).epochs.begin(last);
+        self.set_stage(slot, Stage::OrderBegins);
+        self.wait_for_checkpoint(Waiter::Command(slot));
+    }
+
+    fn change_table(&mut self, slot: VolumeSlot, command: VolumeCommand) {
         match command.goal {
             Goal::Mode(mode) => {
                 if mode == CacheMode::Passthrough {
@@ -322,6 +373,7 @@ impl Engine {
                     self.stored_volume(slot).mode = CacheMode::Writethrough;
                 }
             }
+            Goal::Order(order) => self.stored_volume(slot).writeback_order = order,
             Goal::Invalidate => self.void_volume(slot),
             Goal::Detach => {
                 // Other jobs may still hold pieces of the volume: not before they are between
@@ -347,7 +399,7 @@ impl Engine {
             Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
                 Stage::Leaving | Stage::OriginFlush => false,
                 Stage::Gated => volume.operations == 0 && volume.is_at_rest(),
-                Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
+                Stage::OrderBegins | Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
             },
             _ => false,
         };
@@ -370,8 +422,9 @@ impl Engine {
         let Some(command) = volume.command else { return };
         match command.stage {
             Stage::OriginFlush => self.on_new_origin_flushed(slot, ended),
+            Stage::OrderBegins if ended == Ended::Well => self.change_table(slot, command),
             Stage::Superblock => {
-                if command.goal.makes_clean() {
+                if command.makes_clean() {
                     // Promise 5: answers only when the clean state is durable.
                     self.set_stage(slot, Stage::Checkpoint);
                     self.wait_for_checkpoint(Waiter::Command(slot));
@@ -380,7 +433,7 @@ impl Engine {
                 }
             }
             Stage::Checkpoint => self.set_stage(slot, Stage::Done),
-            Stage::Leaving | Stage::Gated | Stage::Done => {}
+            Stage::Leaving | Stage::Gated | Stage::OrderBegins | Stage::Done => {}
         }
     }
 
@@ -401,9 +454,13 @@ impl Engine {
             self.events.push_back(Event::DirtyEnded { volume: slot });
             self.remove_volume(slot, payload);
         } else {
-            let stored = self.stored_volume(slot).mode;
+            let (stored, order) = {
+                let stored = self.stored_volume(slot);
+                (stored.mode, stored.writeback_order)
+            };
             let volume = self.volume_mut(slot);
             volume.mode = stored;
+            volume.epochs.set_order(order);
             volume.command = None;
             volume.is_gated = false;
             let is_clean = !stored.keeps_dirty() && volume.dirty_blocks == 0;
@@ -464,9 +521,10 @@ impl Engine {
         let volume = self.volume_mut(slot);
         // Not again if one failed: it says no more of what that lost, and two origins that fail in
         // turn would keep a stop waiting for ever.
-        let is_needed = (!volume.homed.is_empty() || !volume.around.is_empty())
-            && !volume.has_lost_writes
-            && !has_defect(Defect::EndWithoutOriginFlush);
+        let is_unflushed =
+            !volume.homed.is_empty() || !volume.around.is_empty() || volume.epoch_flush.is_some();
+        let is_needed =
+            is_unflushed && !volume.has_lost_writes && !has_defect(Defect::EndWithoutOriginFlush);
         if is_needed && !volume.flushes.is_under_way() && !volume.flushes.is_due() {
             volume.flushes.join(Waiter::Nobody);
         }

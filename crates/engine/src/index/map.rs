@@ -66,6 +66,11 @@ impl Piece {
         self.start + self.block_count
     }
 
+    /// Blocks of the log that stand for it: of zeroes and discards, the header.
+    pub(crate) fn log_blocks(&self) -> u64 {
+        if matches!(self.place, Place::Data(_)) { self.block_count } else { 1 }
+    }
+
     /// The part from `start` to `end`, which lie within the piece.
     pub(crate) fn clip(&self, start: u64, end: u64) -> Piece {
         let from = start.max(self.start);

@@ -19,7 +19,7 @@ use crate::format::summary::{PlacedEntry, Summary, summary_blocks};
 use crate::index::{BlankKind, Piece, Place};
 use crate::io::{Device, IoKind, Slices};
 use crate::log::BlankRecord;
-use crate::log::segments::SegmentState;
+use crate::log::segments::{SegmentState, Superseded};
 use crate::payload::{BufferRange, Payload};
 use crate::slab::Key;
 use crate::units::{
@@ -38,7 +38,6 @@ pub(crate) struct NewEntry {
     pub(crate) start: u64,
     pub(crate) block_count: u32,
     pub(crate) version: Version,
-    pub(crate) epoch: FlushEpoch,
     pub(crate) is_dirty: bool,
 }
 
@@ -223,7 +222,6 @@ impl Engine {
     pub(crate) fn append_drop(&mut self, segment: u32) -> Key {
         let generation = self.log.segments.get(segment).generation;
         let key = self.record_for(Stream::Relocate, 0, Sharing::Shared, KEPT_BY_DROPS);
-        let record = &mut self.log.records[key];
         let entry = Entry {
             kind: EntryKind::Drop { segment, generation },
             volume: VolumeId(0),
@@ -234,11 +232,38 @@ impl Engine {
             epoch: FlushEpoch(0),
             is_dirty: false,
         };
-        let placed = RecordEntry { slot: None, entry, block: record.block };
-        record.entries.push(placed);
+        self.push_of_no_blocks(key, entry);
+        key
+    }
+
+    /// Appends a mark: the origin of an ordered volume has everything through an epoch.
+    pub(crate) fn append_mark(&mut self, slot: VolumeSlot, drained_through: FlushEpoch) -> Key {
+        let key = self.record_for(
+            Stream::Relocate,
+            0,
+            Sharing::Shared,
+            self.kept_segments(Stream::Relocate),
+        );
+        let (volume, volume_generation) = (self.volume(slot).id, self.volume(slot).generation);
+        let entry = Entry {
+            kind: EntryKind::Mark { drained_through },
+            volume,
+            volume_generation,
+            start: 0,
+            block_count: 0,
+            version: Version(0),
+            epoch: drained_through,
+            is_dirty: false,
+        };
+        self.push_of_no_blocks(key, entry);
+        key
+    }
+
+    fn push_of_no_blocks(&mut self, key: Key, entry: Entry) {
+        let record = &mut self.log.records[key];
+        record.entries.push(RecordEntry { slot: None, entry, block: record.block });
         let (in_segment, block) = (record.segment, record.block);
         self.log.segments.get_mut(in_segment).entries.push(PlacedEntry { entry, block });
-        key
     }
 
     /// Appends a record without entries, for what its header says of the records before it.
@@ -265,13 +290,25 @@ impl Engine {
             start: new.start,
             block_count: new.block_count,
             version: new.version,
-            epoch: new.epoch,
+            epoch: if has_defect(Defect::MovedIntoNewEpoch) {
+                volume.epochs.current()
+            } else {
+                volume.epochs.of(new.version)
+            },
             is_dirty: new.is_dirty,
         };
         let record = &mut self.log.records[key];
         record.entries.push(RecordEntry { slot: Some(new.slot), entry, block });
         let segment = record.segment;
         self.log.segments.get_mut(segment).entries.push(PlacedEntry { entry, block });
+        self.note_ordered(segment, new.slot, &entry);
+    }
+
+    /// Remembers that writeback in order has to look for an entry in the segment.
+    pub(crate) fn note_ordered(&mut self, segment: u32, slot: VolumeSlot, entry: &Entry) {
+        if entry.is_dirty && self.volume(slot).is_ordered() {
+            self.log.segments.note_lowest(segment, slot, entry.version);
+        }
     }
 
     /// Makes the entry the winner of its blocks.
@@ -287,7 +324,8 @@ impl Engine {
         for loser in &losers {
             // Rule 1: nothing is appended below a version that has been submitted.
             assert!(loser.version <= new.version);
-            self.retire(new.slot, loser);
+            let superseded = self.becomes(new.slot, loser, new.version);
+            self.retire(new.slot, loser, superseded);
         }
         losers.clear();
         self.scratch.winners = losers;
@@ -344,15 +382,31 @@ impl Engine {
         }
     }
 
+    /// The origin of an ordered volume may need a copy though a newer one supersedes it: what was
+    /// written in an epoch that has ended goes home as it was at its end (promise 4).
+    fn becomes(&self, slot: VolumeSlot, old: &Piece, superseder: Version) -> Superseded {
+        let volume = self.volume(slot);
+        let is_moved = old.version == superseder;
+        let is_poison = matches!(old.place, Place::Blank { kind: BlankKind::Poison, .. });
+        // The origin never gets poison.
+        let is_owed = !is_moved && !is_poison && volume.epochs.has_ended(old.version);
+        if is_owed && volume.is_ordered() && !has_defect(Defect::SupersededNotRetained) {
+            Superseded::Retained
+        } else {
+            Superseded::Dead
+        }
+    }
+
     /// A copy is no longer the newest: its bits go. What it is still good for, reads of the
     /// complete index, does not look at them.
-    pub(crate) fn retire(&mut self, slot: VolumeSlot, piece: &Piece) {
+    pub(crate) fn retire(&mut self, slot: VolumeSlot, piece: &Piece, superseded: Superseded) {
         let mut cleared = 0;
         match piece.place {
             Place::Data(position) => {
                 let count = u32::try_from(piece.block_count).expect("data pieces are small");
                 for block in position.0..position.0 + count {
-                    cleared += u64::from(self.log.segments.clear_live(CacheBlock(block)));
+                    let block = CacheBlock(block);
+                    cleared += u64::from(self.log.segments.supersede(block, superseded));
                 }
             }
             Place::Blank { header, .. } => {
@@ -363,7 +417,7 @@ impl Engine {
                     cleared = piece.block_count;
                 }
                 if is_dead {
-                    self.log.segments.clear_live(header);
+                    self.log.segments.supersede(header, superseded);
                     self.forget_dead_blank(header);
                 }
             }

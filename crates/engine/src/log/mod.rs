@@ -216,6 +216,11 @@ impl Log {
         self.segments.get(segment).flush_needed
     }
 
+    /// The highest version that was taken.
+    pub(crate) fn last_version(&self) -> Version {
+        Version(self.next_version.0 - 1)
+    }
+
     pub(crate) fn take_version(&mut self) -> Version {
         let version = self.next_version;
         assert!(version.0 + 1 < crate::index::VERSION_LIMIT);

@@ -105,6 +105,11 @@ impl Engine {
         for placed in &record.entries {
             target.entries.push(PlacedEntry { entry: placed.entry, block: placed.block });
         }
+        for placed in &entries {
+            if let Some(slot) = placed.slot {
+                self.note_ordered(to, slot, &placed.entry);
+            }
+        }
         for offset in 1..blocks {
             let crc = self.log.segments.get(from).crcs[(old_block + offset) as usize];
             self.log.segments.get_mut(to).crcs[(new_block + offset) as usize] = crc;
@@ -135,6 +140,9 @@ impl Engine {
             if is_dirty {
                 self.log.segments.set_dirty(new);
             }
+        } else if self.log.segments.is_retained(old) {
+            self.log.segments.clear_dirty(old);
+            self.log.segments.set_retained(new);
         }
     }
 

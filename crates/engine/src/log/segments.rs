@@ -1,8 +1,9 @@
 //! The table of segments: state, generation, live and dirty bits, checksums.
 //!
-//! Invariants: `live`, `dirty` and `held_blocks` count the bits; a dirty block is live; a free
-//! segment has neither. The bits are shared with a checkpoint that is being written and copied when
-//! they change (rule 6).
+//! Invariants: `live`, `dirty`, `retained` and `held_blocks` count the bits; a dirty block is live
+//! or, in an ordered volume, retained: superseded in a later flush epoch, and still owed to the
+//! origin; a free segment has neither. The bits are shared with a checkpoint that is being written
+//! and copied when they change (rule 6).
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -15,7 +16,7 @@ use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
 use crate::log::MOSTLY_DEAD_DIVISOR;
 use crate::slab::Key;
-use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time};
+use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time, Version, VolumeSlot};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentState {
@@ -32,6 +33,14 @@ pub(crate) enum SegmentState {
     Discarding,
 }
 
+/// What becomes of a copy that something newer takes the place of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Superseded {
+    Dead,
+    /// If it is dirty, the origin of its ordered volume needs it all the same.
+    Retained,
+}
+
 pub(crate) struct Segment {
     pub(crate) state: SegmentState,
     pub(crate) generation: Generation,
@@ -45,6 +54,10 @@ pub(crate) struct Segment {
     pub(crate) bits: Arc<Bits>,
     pub(crate) live: u32,
     pub(crate) dirty: u32,
+    /// Dirty blocks that are not the newest copy.
+    pub(crate) retained: u32,
+    /// The lowest version of what was dirty when it was appended, by ordered volume.
+    pub(crate) lowest: Vec<(VolumeSlot, Version)>,
     /// Blocks (or blank records) that the complete index points at.
     pub(crate) mapped: u32,
     /// Reads under way.
@@ -87,6 +100,8 @@ impl SegmentTable {
                 bits: no_bits.clone(),
                 live: 0,
                 dirty: 0,
+                retained: 0,
+                lowest: Vec::new(),
                 mapped: 0,
                 pins: 0,
                 crcs: Vec::new(),
@@ -135,7 +150,11 @@ impl SegmentTable {
 
     /// The same for one segment.
     pub(crate) fn held_blocks_of(&self, segment: u32) -> u64 {
-        let dirty = self.get(segment).dirty;
+        let Segment { dirty, retained, .. } = *self.get(segment);
+        if retained > 0 {
+            // Nobody moves it.
+            return self.segment_blocks.into();
+        }
         u64::from(dirty.min(self.segment_blocks / MOSTLY_DEAD_DIVISOR) * MOSTLY_DEAD_DIVISOR)
     }
 
@@ -169,6 +188,7 @@ impl SegmentTable {
         segment.used_blocks = 0;
         segment.summary_blocks = 0;
         segment.is_sealed = false;
+        segment.lowest.clear();
         segment.was_spared = false;
         segment.is_reusable = false;
         segment.last_sequence = SequenceNumber(0);
@@ -279,19 +299,64 @@ impl SegmentTable {
         was_dirty
     }
 
-    /// The origin has the block. Tells whether it was dirty.
-    pub(crate) fn clear_dirty(&mut self, position: CacheBlock) -> bool {
+    /// Something newer was appended. Tells whether the copy was dirty.
+    pub(crate) fn supersede(&mut self, position: CacheBlock, old: Superseded) -> bool {
+        if old == Superseded::Dead || !self.is_live(position) || !self.is_dirty(position) {
+            return self.clear_live(position);
+        }
         let (id, block) = self.locate(position);
+        let before = self.held_blocks_of(id);
         let segment = &mut self.segments[id as usize];
-        if !bit(&segment.bits.dirty, block) {
+        clear_bit(&mut Arc::make_mut(&mut segment.bits).live, block);
+        segment.live -= 1;
+        segment.retained += 1;
+        self.held_blocks += self.held_blocks_of(id) - before;
+        true
+    }
+
+    /// A copy that is not the newest, and that the origin needs.
+    pub(crate) fn set_retained(&mut self, position: CacheBlock) {
+        assert!(!self.is_live(position));
+        let (id, block) = self.locate(position);
+        let before = self.held_blocks_of(id);
+        let segment = &mut self.segments[id as usize];
+        if set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block) {
+            segment.dirty += 1;
+            segment.retained += 1;
+            self.dirty_blocks += 1;
+            self.held_blocks += self.held_blocks_of(id) - before;
+        }
+    }
+
+    /// Whether it is not the newest copy, and the origin needs it.
+    pub(crate) fn is_retained(&self, position: CacheBlock) -> bool {
+        self.is_dirty(position) && !self.is_live(position)
+    }
+
+    /// The origin has the block. Tells whether it was dirty and the newest copy.
+    pub(crate) fn clear_dirty(&mut self, position: CacheBlock) -> bool {
+        if !self.is_dirty(position) {
             return false;
         }
-        clear_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block);
+        let is_live = self.is_live(position);
+        let (id, block) = self.locate(position);
         let before = self.held_blocks_of(id);
-        self.segments[id as usize].dirty -= 1;
+        let segment = &mut self.segments[id as usize];
+        clear_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block);
+        segment.dirty -= 1;
+        segment.retained -= u32::from(!is_live);
         self.dirty_blocks -= 1;
         self.held_blocks -= before - self.held_blocks_of(id);
-        true
+        is_live
+    }
+
+    /// Something of an ordered volume, dirty, was appended to the segment.
+    pub(crate) fn note_lowest(&mut self, id: u32, slot: VolumeSlot, version: Version) {
+        let lowest = &mut self.segments[id as usize].lowest;
+        match lowest.iter_mut().find(|(other, _)| *other == slot) {
+            Some((_, least)) => *least = version.min(*least),
+            None => lowest.push((slot, version)),
+        }
     }
 
     /// Bytes of memory for checksums and bits.

@@ -155,6 +155,9 @@ impl Engine {
             volume.homed.pop_front();
             clean.push(homed);
         }
+        if result.is_err() || volume.epoch_flush.is_some_and(|needs| needs <= number) {
+            volume.epoch_flush = None;
+        }
         volume.homed_since = now;
         let is_dirty = volume.dirty_blocks > 0;
         if result.is_ok() {

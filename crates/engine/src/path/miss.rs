@@ -346,7 +346,6 @@ impl Engine {
             start,
             block_count,
             version: miss.version,
-            epoch: self.volume(miss.slot).epoch,
             is_dirty: false,
         };
         let source = blocks_of(miss.target, miss.start, start, count);
@@ -452,15 +451,8 @@ impl Engine {
         block_count: u32,
         version: Version,
     ) {
-        let new = NewEntry {
-            slot,
-            kind: EntryKind::Poison,
-            start,
-            block_count,
-            version,
-            epoch: self.volume(slot).epoch,
-            is_dirty: true,
-        };
+        let new =
+            NewEntry { slot, kind: EntryKind::Poison, start, block_count, version, is_dirty: true };
         self.append_bare(Stream::Relocate, new);
         self.volume_mut(slot).counters.poisoned_blocks += u64::from(block_count);
     }

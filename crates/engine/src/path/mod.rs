@@ -40,6 +40,25 @@ impl Operation {
         let end = self.request.offset_bytes + self.request.length_bytes;
         (start, end.div_ceil(BLOCK_BYTES as u64) - start)
     }
+
+    fn durability(&self) -> Durability {
+        match self.request.kind {
+            RequestKind::Write { durability, .. }
+            | RequestKind::WriteZeroes { durability, .. }
+            | RequestKind::Discard { durability } => durability,
+            RequestKind::Read { .. } | RequestKind::Prefetch | RequestKind::Flush => {
+                Durability::Completed
+            }
+        }
+    }
+
+    /// Whether its client may rely on what was written before: a flush epoch ends with it.
+    fn ends_epoch(&self) -> bool {
+        let is_flush = self.request.kind == RequestKind::Flush;
+        let is_forced = self.durability() == Durability::ForcedUnitAccess;
+        is_flush && !has_defect(Defect::FlushEndsNoEpoch)
+            || is_forced && !has_defect(Defect::FuaEndsNoEpoch)
+    }
 }
 
 impl Engine {
@@ -128,16 +147,8 @@ impl Engine {
             return;
         }
         let operation = *operation;
-        let durability = match operation.request.kind {
-            RequestKind::Write { durability, .. }
-            | RequestKind::WriteZeroes { durability, .. }
-            | RequestKind::Discard { durability } => durability,
-            RequestKind::Read { .. } | RequestKind::Prefetch | RequestKind::Flush => {
-                Durability::Completed
-            }
-        };
-        let is_forced =
-            durability == Durability::ForcedUnitAccess && !has_defect(Defect::FuaAsPlainWrite);
+        let is_forced = operation.durability() == Durability::ForcedUnitAccess
+            && !has_defect(Defect::FuaAsPlainWrite);
         if is_forced && operation.error.is_none() {
             // A FUA on one record alone would not do: earlier records of its segment, which it
             // needs to be found by recovery, might be lost (rule 2).
@@ -186,6 +197,10 @@ impl Engine {
     fn end_operation(&mut self, key: Key) {
         let operation = self.operations.remove(key).expect("it is under way");
         let slot = operation.request.volume;
+        if operation.error.is_none() && operation.ends_epoch() {
+            // Before it is answered: what a client writes then belongs to the next epoch.
+            self.end_epoch(slot);
+        }
         let volume = self.volume_mut(slot);
         volume.operations -= 1;
         let is_last = volume.is_gated && volume.operations == 0;

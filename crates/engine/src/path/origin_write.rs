@@ -91,7 +91,6 @@ impl Engine {
                 start,
                 block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
                 version,
-                epoch: self.volume(slot).epoch,
                 is_dirty: false,
             };
             let record = self.append_bare(Stream::Relocate, new);

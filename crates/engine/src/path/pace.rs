@@ -16,12 +16,14 @@ use crate::background::writeback::rate::EXCESS_FULL;
 use crate::engine::Engine;
 use crate::path::write::Route;
 use crate::slab::Key;
-use crate::units::Time;
+use crate::units::{Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
 /// Longest wait that one part of a request adds, in nanoseconds. Whatever is measured wrongly, each
 /// writer goes on.
 const STEP_NS_MAX: u64 = 1_000_000_000;
+/// Where a writer stands at least while its volume drains in order: at half the speed of writeback.
+const DRAINING_EXCESS: u64 = EXCESS_FULL * 2 / 3;
 /// Waits shorter than this are left out until they have added up: a timer costs more.
 const SLACK_NS: u64 = 1_000_000;
 
@@ -61,13 +63,18 @@ impl Engine {
     /// The unit goes on, and those behind it the later.
     fn pass(&mut self, key: Key) {
         self.units[key].is_paced = true;
-        let step = self.step_ns(self.units[key].log_blocks().into());
+        let unit = &self.units[key];
+        let step = self.step_ns(unit.slot, unit.log_blocks().into());
         let from = self.pace.next_at.max(self.now);
         self.pace.next_at = if step == 0 { self.now } else { Time(from.0 + step) };
     }
 
-    fn step_ns(&self, blocks: u64) -> u64 {
-        let excess = self.dirty_excess();
+    fn step_ns(&self, slot: VolumeSlot, blocks: u64) -> u64 {
+        // In order writes go into the log while it drains: they must not outrun that.
+        let volume = self.volume(slot);
+        let is_draining = volume.is_ordered() && volume.is_leaving();
+        let least = if is_draining { DRAINING_EXCESS } else { 0 };
+        let excess = self.dirty_excess().max(least);
         match self.drain_rate() {
             Some(rate) if excess > 0 && self.can_writeback_help() => step_ns(blocks, excess, rate),
             _ => 0,

@@ -210,6 +210,11 @@ impl Engine {
     /// to go around the log; one in writethrough decides that when it has its lock.
     pub(crate) fn route(&self, slot: VolumeSlot) -> Route {
         match self.effective_mode(slot) {
+            // Nothing goes around the log, also on the way out of writeback: it would be on the
+            // origin before what was written before it.
+            CacheMode::Writeback | CacheMode::Writeonly if self.volume(slot).is_ordered() => {
+                Route::Log
+            }
             CacheMode::Writeback | CacheMode::Writeonly if self.volume(slot).is_leaving() => {
                 Route::Through
             }
@@ -422,7 +427,6 @@ impl Engine {
             start: unit.start,
             block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
             version,
-            epoch: self.volume(unit.slot).epoch,
             is_dirty: kind == EntryKind::Data || !has_defect(Defect::BlankNeverDirty),
         };
         let record = match unit.kind {
@@ -431,6 +435,7 @@ impl Engine {
             }
             _ => self.append_bare(Stream::Client, new),
         };
+        self.note_in_epoch(unit.slot, u64::from(unit.log_blocks()));
         self.settle_claim(key);
         record
     }

@@ -3,6 +3,7 @@
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
+use super::epochs::FoundEpochs;
 use super::scan::{NewRecord, ScannedSegment};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
@@ -20,9 +21,9 @@ const BATCH_PIECES: usize = 256 * 1024;
 
 /// What is being built beside the index.
 #[derive(Default)]
-struct Building {
+pub(super) struct Building {
     /// Dirty bits by segment; none for a free one.
-    dirty: Vec<Option<Vec<u64>>>,
+    pub(super) dirty: Vec<Option<Vec<u64>>>,
     /// Pieces that the checkpoint counts on, on their way into the index.
     batch: Vec<(VolumeSlot, Piece)>,
     /// Blank records by position of their header.
@@ -30,6 +31,7 @@ struct Building {
     /// Dropped segments with their generation.
     drops: Vec<(u32, u64)>,
     highest_version: u64,
+    pub(super) epochs: FoundEpochs,
     /// Something that the checkpoint says and its records do not bear out.
     corrupt: Option<Corrupt>,
 }
@@ -79,14 +81,10 @@ impl Engine {
         let lost_epochs = self.recovery().lost_epochs;
         self.log.recovery_epoch = RecoveryEpoch(checkpoint.recovery_epoch.0 + lost_epochs + 1);
         self.checkpoint.last_id = checkpoint.id;
-        for line in &checkpoint.volumes {
-            if let Some(volume) = self.volumes.iter_mut().flatten().find(|v| v.id == line.id) {
-                volume.epoch.0 = line.epoch.0 + 1;
-                volume.drained_through = line.drained_through;
-            }
-        }
+        self.recover_epochs(&checkpoint, &mut building);
         self.apply_drops(&building);
         self.set_bits(&building);
+        self.retain_owed(building.epochs);
         self.log.next_open_order = self.log.last_sequence.0 + 1;
         self.compare_inherited();
         self.enter_origins_stage();
@@ -143,6 +141,8 @@ impl Engine {
         let entry = &placed.entry;
         let Some(slot) = self.current_slot(entry) else { return };
         let position = self.log.position(segment, placed.block);
+        let is_dirty = |offset: u32| bit(&bits.dirty, placed.block + offset);
+        self.note_owed(slot, (entry, position), is_dirty, &mut building.epochs);
         if entry.kind != EntryKind::Data {
             if entry.kind.is_blank() && bit(&bits.live, placed.block) {
                 self.apply_old_blank(slot, position, entry, checkpoint, building);
@@ -227,7 +227,8 @@ impl Engine {
                 building.drops.push((segment, generation.0));
                 continue;
             }
-            if matches!(entry.kind, EntryKind::Mark { .. }) {
+            if let EntryKind::Mark { drained_through } = entry.kind {
+                building.epochs.on_mark(entry.volume, drained_through);
                 continue;
             }
             building.highest_version = building.highest_version.max(entry.version.0);
@@ -239,6 +240,7 @@ impl Engine {
                 _ => note_blank(slot, position, entry, building),
             };
             if entry.is_dirty {
+                self.note_owed(slot, (entry, position), |_| true, &mut building.epochs);
                 let blocks = entry.payload_blocks().max(1);
                 if let Some(bits) = &mut building.dirty[record.segment as usize] {
                     for block in placed.block..placed.block + blocks {

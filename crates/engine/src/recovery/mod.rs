@@ -9,6 +9,7 @@
 //! Only then serve.
 
 mod build;
+mod epochs;
 mod scan;
 
 use alloc::vec;
@@ -17,6 +18,7 @@ use alloc::vec::Vec;
 use crate::command::EARLY_COMMANDS_MAX;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
+use crate::epochs::{Cut, Epochs};
 use crate::error::{Corrupt, RecoveryError};
 use crate::event::Event;
 use crate::failure::hand_over::judge_returned;
@@ -25,7 +27,7 @@ use crate::format::superblock::Superblock;
 use crate::io::{Device, IoError, IoKind, IoResult, Slices};
 use crate::options::{HostMark, OriginFacts, OriginOpening};
 use crate::payload::{BufferRange, Payload};
-use crate::units::{SequenceNumber, VolumeSlot};
+use crate::units::{FlushEpoch, SequenceNumber, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 use scan::{NewRecord, ScannedSegment};
@@ -152,6 +154,7 @@ impl Engine {
 
     pub(crate) fn create_volume(&mut self, slot: VolumeSlot, facts: Option<OriginFacts>) {
         let stored = self.superblock.volume(slot).expect("the slot is in the table");
+        let nothing_drained = Cut { epoch: FlushEpoch(0), last: self.log.last_version() };
         let size_bytes = facts.map_or(stored.size_bytes, |facts| facts.size_bytes);
         let volume = Volume {
             id: stored.id,
@@ -173,6 +176,7 @@ impl Engine {
             unsure: Default::default(),
             homed: Default::default(),
             homed_since: self.now,
+            epoch_flush: None,
             has_lost_writes: false,
             had_write_errors: false,
             failed_flushes: 0,
@@ -180,8 +184,7 @@ impl Engine {
             needs_writeback: false,
             host_mark: HostMarkState::Clear,
             mark_waiters: Vec::new(),
-            epoch: crate::units::FlushEpoch(1),
-            drained_through: crate::units::FlushEpoch(0),
+            epochs: Epochs::new(stored.writeback_order, nothing_drained),
             is_gated: false,
             gated: Default::default(),
             operations: 0,

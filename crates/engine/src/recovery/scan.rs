@@ -95,8 +95,13 @@ impl Engine {
                 let read = |range| RecoveryIo::FirstBlock { segment, range };
                 self.submit_recovery_read(offset, block_bytes, read, payload)
             }
-            SegmentUse::Closed if line.bits.as_ref().is_none_or(|bits| is_zero(&bits.live)) => {
-                // Nothing of it is alive: it only has to become free again.
+            SegmentUse::Closed
+                if line
+                    .bits
+                    .as_ref()
+                    .is_none_or(|bits| is_zero(&bits.live) && is_zero(&bits.dirty)) =>
+            {
+                // Nobody needs anything of it: it only has to become free again.
                 self.scanned(ScannedSegment {
                     segment,
                     generation: line.generation,

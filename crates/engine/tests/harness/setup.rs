@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use forebay_engine::format::SetId;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
-use forebay_engine::options::{CacheFacts, CacheMode, OriginFacts};
+use forebay_engine::options::{CacheFacts, CacheMode, OriginFacts, WritebackOrder};
 
 use super::world::World;
 use super::{BLOCK, Buffers, Disk, ORIGINAL, block_bytes};
@@ -20,6 +20,8 @@ pub(crate) struct Setup {
     pub(crate) modes: Vec<CacheMode>,
     pub(crate) origin_bytes: u64,
     pub(crate) writeback_percent: u8,
+    /// Of all volumes.
+    pub(crate) order: WritebackOrder,
     pub(crate) sequential_cutoff_bytes: u64,
     pub(crate) read_ahead_bytes: u32,
     pub(crate) memory_max_bytes: u64,
@@ -35,6 +37,7 @@ impl Setup {
             modes: modes.to_vec(),
             origin_bytes: 2048 * BLOCK,
             writeback_percent: 100,
+            order: WritebackOrder::Coalescing,
             sequential_cutoff_bytes: 0,
             read_ahead_bytes: 0,
             memory_max_bytes: u64::MAX,
@@ -61,6 +64,7 @@ impl Setup {
             size_bytes: self.origin_bytes,
             logical_block_bytes: 512,
             mode: self.modes[index],
+            writeback_order: self.order,
         }
     }
 

@@ -14,6 +14,7 @@ mod gathered;
 mod hand_over;
 mod modes;
 mod odd_sizes;
+mod ordered;
 mod pace;
 mod quiesced;
 mod read_ahead;

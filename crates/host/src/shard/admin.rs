@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use forebay_engine::event::{Command, CommandError, CommandId, Event};
 use forebay_engine::format::superblock::NewVolume;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
 
 use super::ShardError;
@@ -127,8 +127,8 @@ impl Running {
         };
         let other = |command| Ok((command, CommandKind::Other));
         let command = match command {
-            ShardCommand::Attach { name, device, mode, logical_block_bytes } => {
-                return self.attach(name, *device, mode, logical_block_bytes);
+            ShardCommand::Attach { name, device, mode, order, logical_block_bytes } => {
+                return self.attach(name, *device, (mode, order), logical_block_bytes);
             }
             ShardCommand::Plain(command) => command,
         };
@@ -137,6 +137,9 @@ impl Running {
             AdminCommand::Detach { volume } => self.detach(volume),
             AdminCommand::SetMode { volume, mode } => {
                 other(Command::SetMode { volume: slot(&volume)?, mode })
+            }
+            AdminCommand::SetOrder { volume, order } => {
+                other(Command::SetOrder { volume: slot(&volume)?, order })
             }
             AdminCommand::Drain { volume } => other(Command::Drain { volume: slot(&volume)? }),
             AdminCommand::Invalidate { volume } => {
@@ -154,7 +157,7 @@ impl Running {
         &mut self,
         name: String,
         device: OpenedDevice,
-        mode: CacheMode,
+        (mode, order): (CacheMode, WritebackOrder),
         logical_block_bytes: u32,
     ) -> Result<(Command, CommandKind), AdminError> {
         let set = self.set.as_ref().expect("the caller has looked");
@@ -176,6 +179,7 @@ impl Running {
             size_bytes: facts.size_bytes,
             logical_block_bytes,
             mode,
+            writeback_order: order,
         };
         if let Err(reason) = set.engine.superblock().clone().add_volume(&volume) {
             return Err(AdminError::BadVolume { name, reason });

@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{CommandError, CommandId};
-use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings};
+use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::VolumeSlot;
 use thiserror::Error;
@@ -39,6 +39,8 @@ pub enum AdminCommand {
         origin: DeviceSpec,
         /// Cache mode.
         mode: CacheMode,
+        /// Order of writeback.
+        order: WritebackOrder,
         /// 512 or 4096.
         logical_block_bytes: u32,
     },
@@ -53,6 +55,13 @@ pub enum AdminCommand {
         volume: String,
         /// The new mode.
         mode: CacheMode,
+    },
+    /// Change the order of writeback; writes everything back first.
+    SetOrder {
+        /// The volume.
+        volume: String,
+        /// The new order.
+        order: WritebackOrder,
     },
     /// Write everything back and stay clean.
     Drain {
@@ -199,7 +208,13 @@ pub enum NotServing {
 /// A command as the shard sees it: what takes long or may block was done by the sender.
 pub(crate) enum ShardCommand {
     /// The origin is open, probed and locked.
-    Attach { name: String, device: Box<OpenedDevice>, mode: CacheMode, logical_block_bytes: u32 },
+    Attach {
+        name: String,
+        device: Box<OpenedDevice>,
+        mode: CacheMode,
+        order: WritebackOrder,
+        logical_block_bytes: u32,
+    },
     /// All others.
     Plain(AdminCommand),
 }
@@ -269,12 +284,13 @@ impl ShardHandle {
         let id = CommandId(self.next_command.fetch_add(1, Ordering::Relaxed));
         let answer = Answer::new(answer);
         let command = match command {
-            AdminCommand::Attach { name, origin, mode, logical_block_bytes } => {
+            AdminCommand::Attach { name, origin, mode, order, logical_block_bytes } => {
                 match OpenedDevice::open_origin(&origin) {
                     Ok(device) => ShardCommand::Attach {
                         name,
                         device: Box::new(device),
                         mode,
+                        order,
                         logical_block_bytes,
                     },
                     Err(error) => {

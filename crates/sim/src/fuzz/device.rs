@@ -44,7 +44,7 @@ const WRITES: u32 = 10;
 pub(super) const TARGET: Target = Target {
     name: "device",
     about: "recovery of a whole damaged cache device, and reads and writes after it",
-    test_cases: 150,
+    test_cases: 300,
     must_reach: &[
         "nothing",
         "truncated",

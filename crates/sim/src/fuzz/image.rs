@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::request::{Durability, RequestKind};
 use forebay_engine::units::VolumeSlot;
 
@@ -129,6 +129,11 @@ fn format(size: &ImageSize, ledger: &mut Ledger, random: &mut Random) -> (Media,
             size_bytes: block_count * 4096,
             logical_block_bytes: 512,
             mode: if random.percent(60) { MODES[0] } else { *random.pick(&MODES) },
+            writeback_order: if index % 2 == 1 {
+                WritebackOrder::Ordered
+            } else {
+                WritebackOrder::Coalescing
+            },
         };
         superblock.add_volume(&new).expect("the table has room");
         let volume = superblock.volumes[index].as_mut().expect("just added");

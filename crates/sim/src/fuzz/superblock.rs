@@ -2,7 +2,7 @@
 
 use forebay_engine::error::Place;
 use forebay_engine::format::superblock::{Geometry, NewVolume, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, WritebackOrder};
 
 use super::bytes::{damage, damage_structure, seal};
 use super::{Reached, Target, judge};
@@ -105,6 +105,7 @@ fn sample(random: &mut Random) -> Superblock {
             size_bytes: 512 * random.below(1 << 40),
             logical_block_bytes: *random.pick(&[512, 4096]),
             mode: *random.pick(&modes),
+            writeback_order: *random.pick(&[WritebackOrder::Coalescing, WritebackOrder::Ordered]),
         };
         superblock.add_volume(&new).expect("the table has room");
         let volume = superblock.volumes[index as usize].as_mut().expect("just added");

@@ -107,6 +107,12 @@ impl Reference {
             }
             Command::SetMode { volume, mode } => (volume, *mode),
             Command::Drain { volume } => (volume, CacheMode::Writethrough),
+            Command::SetOrder { volume, order } => {
+                let entry = self.superblock.volumes.get_mut(usize::from(volume.0));
+                let entry = entry.and_then(Option::as_mut).ok_or(CommandError::NoSuchVolume)?;
+                entry.writeback_order = *order;
+                return Ok(TableChange::To(None));
+            }
             _ => return Ok(TableChange::None),
         };
         let entry = self.superblock.volumes.get_mut(usize::from(slot.0));
@@ -182,6 +188,7 @@ pub(super) fn volume_of(command: &Command) -> Option<VolumeSlot> {
         | Command::SetMode { volume, .. }
         | Command::Drain { volume }
         | Command::Invalidate { volume }
+        | Command::SetOrder { volume, .. }
         | Command::SetVolume { volume, .. } => Some(*volume),
         Command::Attach { .. } | Command::SetCacheSet { .. } | Command::Stop => None,
     }

@@ -1,10 +1,21 @@
 //! Whether dirty data is to go home now, and whether it can.
 
+use alloc::collections::BTreeSet;
+
 use crate::engine::{Engine, Phase};
 use crate::index::BlankKind;
 use crate::units::VolumeSlot;
 use crate::volume::Service;
 use crate::wake::Waiter;
+
+/// Whose dirty data a window takes home.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Turn {
+    /// That of all volumes in coalescing order.
+    Coalescing,
+    /// That of this one, in order.
+    Ordered(VolumeSlot),
+}
 
 impl Engine {
     /// Whether dirty data of the volume can be written home now.
@@ -32,7 +43,17 @@ impl Engine {
         poisoned.map(|blank| blank.live_blocks).sum()
     }
 
-    pub(super) fn is_window_due(&self) -> bool {
+    /// Which window is due, if any: of the volumes in coalescing order together, or of one in
+    /// order. They take turns.
+    pub(super) fn next_turn(&mut self) -> Option<Turn> {
+        let turns = self.turns();
+        let last = self.writeback.last_turn;
+        let next = turns.iter().find(|turn| Some(**turn) > last).or(turns.first()).copied();
+        self.writeback.last_turn = next.or(last);
+        next
+    }
+
+    fn turns(&self) -> BTreeSet<Turn> {
         let is_allowed = match &self.phase {
             Phase::Serving => self.has_clients(),
             // Rule 8: nothing goes home before the flushes and the checkpoint of recovery.
@@ -41,8 +62,9 @@ impl Engine {
         };
         let rests = self.writeback.rests_until > self.now;
         if !is_allowed || rests || self.wants_rest() || self.log.segments.dirty_count() == 0 {
-            return false;
+            return BTreeSet::new();
         }
+        let is_serving = matches!(self.phase, Phase::Serving);
         let capacity =
             u64::from(self.log.segments.len()) * u64::from(self.log.segments.segment_blocks());
         let is_wanted = |slot: VolumeSlot| {
@@ -63,7 +85,11 @@ impl Engine {
                     || volume.needs_writeback
                     || self.is_short_of_blanks())
         };
-        self.slots().any(is_wanted)
+        let turn = |slot: VolumeSlot| {
+            if self.volume(slot).is_ordered() { Turn::Ordered(slot) } else { Turn::Coalescing }
+        };
+        let turns = self.slots().filter(|slot| is_wanted(*slot)).map(turn);
+        turns.filter(|turn| *turn == Turn::Coalescing || is_serving).collect()
     }
 
     /// Whether dirty blocks of the volume wait for writeback. In the other modes a dirty block is

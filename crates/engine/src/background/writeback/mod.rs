@@ -6,6 +6,9 @@
 //! home only after its record is durable on the cache device, for otherwise a power cut could leave
 //! on the origin what the volume never durably had, in an order that no flush allowed.
 //!
+//! That is the coalescing order. `ordered` makes windows of flush epochs for volumes that ask for
+//! it; the two kinds take turns.
+//!
 //! `demand` says whether a window is due, `plan` what it writes and in which order, `gather` makes
 //! one run of those that lie close together where that pays by the `cost` of the origin, `runs`
 //! writes them, `bad` remembers what an origin did not take, and `pause` leaves a volume alone for
@@ -15,6 +18,7 @@ pub(crate) mod bad;
 pub(crate) mod cost;
 mod demand;
 mod gather;
+mod ordered;
 pub(crate) mod pause;
 mod plan;
 pub(crate) mod rate;
@@ -23,6 +27,8 @@ mod runs;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
+use self::demand::Turn;
+use self::ordered::OrderedWindow;
 use self::pause::Pauses;
 use self::rate::DrainRate;
 use self::runs::Run;
@@ -40,6 +46,8 @@ use crate::wake::{Ended, Waiter};
 const WINDOW_SEGMENTS_MIN: usize = 16;
 /// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
 const WINDOW_BLOCKS_MAX: usize = 1 << 16;
+/// Epochs of one window of an ordered volume at most, so that others get their turn.
+const EPOCHS_OF_WINDOW_MAX: usize = 64;
 /// Milliseconds until another search, if one found nothing to write.
 const REST_MS: u64 = 10;
 
@@ -47,6 +55,8 @@ const REST_MS: u64 = 10;
 enum State {
     #[default]
     Idle,
+    /// In order: waits until all records are complete.
+    Completing,
     /// Finds out what the segments hold.
     Loading,
     /// Waits until the records are durable.
@@ -55,6 +65,9 @@ enum State {
     Writing,
     /// Waits for the origins' flushes.
     Flushing,
+    /// In order: waits until the mark is written, then until it is durable.
+    Marking,
+    MarkFlushing,
 }
 
 #[derive(Default)]
@@ -72,6 +85,9 @@ pub(crate) struct WritebackJob {
     touched: BTreeSet<VolumeSlot>,
     /// Runs of the window that failed, by volume.
     failed_runs: BTreeMap<VolumeSlot, u32>,
+    /// A window in order, if one is under way.
+    ordered: Option<OrderedWindow>,
+    last_turn: Option<Turn>,
     /// Volumes of which a gathered run failed, and the windows until runs are gathered again.
     plain: BTreeMap<VolumeSlot, u32>,
     /// Reclaim needs clean segments.
@@ -114,7 +130,11 @@ impl Engine {
             State::Idle => self.start_window(),
             State::Loading => self.load_window(payload),
             State::Writing => self.start_runs(payload),
-            State::Ahead | State::Flushing => {}
+            State::Completing
+            | State::Ahead
+            | State::Flushing
+            | State::Marking
+            | State::MarkFlushing => {}
         }
         if self.writeback.state == State::Loading {
             self.load_window(payload);
@@ -128,8 +148,13 @@ impl Engine {
     }
 
     fn start_window(&mut self) {
-        if !self.is_window_due() {
-            return;
+        match self.next_turn() {
+            None => return,
+            Some(Turn::Coalescing) => {}
+            Some(Turn::Ordered(slot)) => {
+                self.start_ordered_window(slot);
+                return;
+            }
         }
         let mut dirty: Vec<(u64, u32)> = self
             .log
@@ -176,15 +201,21 @@ impl Engine {
             self.writeback.next_segment += 1;
         }
         if self.writeback.loads == 0 {
-            self.plan_runs();
+            if self.is_ordered_window() {
+                self.plan_epochs();
+            } else {
+                self.plan_runs();
+            }
         }
     }
 
     pub(crate) fn on_writeback_entries(&mut self, segment: u32, ranges: &[SegmentRange]) {
         self.writeback.loads -= 1;
         for (slot, piece) in self.pieces_in_segment(segment, ranges) {
-            if self.is_writable(slot) && self.owes_writeback(slot) {
-                self.push_dirty_parts(slot, &piece);
+            let is_ordered = self.volume(slot).is_ordered();
+            if self.is_writable(slot) && self.owes_writeback(slot) && !is_ordered {
+                let parts = self.dirty_parts(slot, &piece);
+                self.writeback.pieces.extend(parts.into_iter().map(|part| (slot, part)));
             }
         }
     }
@@ -201,16 +232,28 @@ impl Engine {
         self.begin_measuring(queue.iter().map(Run::log_blocks).sum());
         self.writeback.queue = queue;
         self.writeback.plain_region = None;
+        self.wait_until_durable();
+    }
+
+    /// Rule 5: nothing goes home before its record is durable.
+    fn wait_until_durable(&mut self) {
         let needed = self.writeback.segments.iter().map(|id| self.log.segment_flush(*id)).max();
         if self.log.flushes.is_finished(needed.unwrap_or(0))
             || has_defect(Defect::WriteAheadSkipped)
         {
-            self.writeback.state = State::Writing;
-            self.go_on();
+            self.start_writing();
         } else {
             self.writeback.state = State::Ahead;
             self.join_cache_flush(Waiter::Writeback);
         }
+    }
+
+    fn start_writing(&mut self) {
+        self.writeback.state = State::Writing;
+        if self.is_ordered_window() {
+            self.start_epoch();
+        }
+        self.go_on();
     }
 
     /// The segments held nothing that may be written home now: dirty blocks of other volumes, or of
@@ -224,7 +267,13 @@ impl Engine {
 
     pub(crate) fn on_writeback_woken(&mut self, ended: Ended) {
         match self.writeback.state {
-            State::Ahead if ended == Ended::Well => self.writeback.state = State::Writing,
+            State::Completing if ended == Ended::Well => self.choose_epochs(),
+            State::Ahead if ended == Ended::Well => self.start_writing(),
+            State::Flushing if self.is_ordered_window() => {
+                self.on_epoch_flushed(ended);
+            }
+            State::Marking if ended == Ended::Well => self.flush_mark(),
+            State::MarkFlushing if ended == Ended::Well => self.on_epoch_drained(),
             State::Flushing => {
                 self.writeback.flushes -= 1;
                 if self.writeback.flushes == 0 {
@@ -241,6 +290,10 @@ impl Engine {
     }
 
     fn flush_window(&mut self) {
+        if self.is_ordered_window() {
+            self.flush_epoch();
+            return;
+        }
         let touched = core::mem::take(&mut self.writeback.touched);
         self.writeback.flushes = touched.len();
         self.writeback.plain.retain(|slot, windows| {

@@ -9,15 +9,14 @@ use crate::index::{BlankKind, Piece, Place};
 use crate::units::{CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
 
 impl Engine {
-    /// The dirty parts of a piece.
-    pub(super) fn push_dirty_parts(&mut self, slot: VolumeSlot, piece: &Piece) {
+    /// The dirty parts of a piece, those that the origin did not take one by one. Poison is none.
+    pub(super) fn dirty_parts(&self, slot: VolumeSlot, piece: &Piece) -> Vec<Piece> {
         let Place::Data(position) = piece.place else {
             let is_poison = matches!(piece.place, Place::Blank { kind: BlankKind::Poison, .. });
-            if !is_poison && self.is_piece_dirty(piece) {
-                self.writeback.pieces.push((slot, *piece));
-            }
-            return;
+            let is_due = !is_poison && self.is_piece_dirty(piece);
+            return is_due.then_some(*piece).into_iter().collect();
         };
+        let mut parts = Vec::new();
         let mut start = None;
         for offset in 0..=piece.block_count {
             let is_dirty = offset < piece.block_count && {
@@ -28,13 +27,13 @@ impl Engine {
                 (true, None) => start = Some(piece.start + offset),
                 (false, Some(from)) => {
                     let part = piece.clip(from, piece.start + offset);
-                    let parts = self.volume(slot).bad_extents.cut(&part);
-                    self.writeback.pieces.extend(parts.into_iter().map(|part| (slot, part)));
+                    parts.extend(self.volume(slot).bad_extents.cut(&part));
                     start = None;
                 }
                 _ => {}
             }
         }
+        parts
     }
 
     /// One sweep in origin order: sorted, and merged up to 1 MiB. What the origin did not take
@@ -46,8 +45,8 @@ impl Engine {
         let mut blank_headers = BTreeSet::new();
         for (slot, piece) in pieces {
             if let Place::Blank { header, .. } = piece.place {
-                // All live pieces of a blank record go home together.
-                if blank_headers.insert(header) {
+                // All live pieces of a blank record go home together; in order, each for itself.
+                if blank_headers.insert(header) || self.is_ordered_window() {
                     queue.push_back(Run::new(slot, piece));
                 }
                 continue;

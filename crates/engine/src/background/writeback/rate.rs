@@ -74,7 +74,8 @@ impl Engine {
     pub(super) fn measure(&mut self, blocks: u64) {
         let now = self.now;
         let rate = &mut self.writeback.rate;
-        rate.done += blocks;
+        // In order a record of zeroes may go home in pieces.
+        rate.done = (rate.done + blocks).min(rate.planned);
         let elapsed_ns = now.nanoseconds_since(rate.since.0);
         if elapsed_ns < SAMPLE_MS * 1_000_000 {
             return;

@@ -43,6 +43,8 @@ pub(crate) struct Run {
     /// When the writes began.
     written_at: Time,
     has_failed: bool,
+    /// All of it was written.
+    is_home: bool,
     has_unreadable: bool,
     /// Failed flushes of the origin when the writes began.
     failed_flushes: u64,
@@ -73,6 +75,7 @@ impl Run {
             writes: 0,
             written_at: Time(0),
             has_failed: false,
+            is_home: false,
             has_unreadable: false,
             failed_flushes: 0,
         }
@@ -142,6 +145,9 @@ impl Engine {
     pub(super) fn start_runs(&mut self, payload: &mut dyn Payload) {
         if self.wants_rest() {
             // What is left stays dirty.
+            if !self.writeback.queue.is_empty() {
+                self.note_missed();
+            }
             self.writeback.queue.clear();
         }
         while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
@@ -150,6 +156,7 @@ impl Engine {
             if failed_runs.is_some_and(|count| *count >= FAILED_RUNS_MAX) {
                 // The origin may take nothing at all; other volumes wait.
                 self.measure(run.log_blocks());
+                self.note_missed();
                 continue;
             }
             if run.has_data() {
@@ -181,8 +188,10 @@ impl Engine {
             return (run.pieces[0].start, run.pieces[0].end());
         }
         let blank = match run.pieces[0].place {
-            Place::Blank { header, .. } => self.log.blanks.get(&header.0),
-            Place::Data(_) | Place::Absent => None,
+            Place::Blank { header, .. } if !self.is_ordered_window() => {
+                self.log.blanks.get(&header.0)
+            }
+            _ => None,
         };
         blank.map_or((run.start(), run.end()), |blank| {
             (blank.start, blank.start + blank.block_count)
@@ -196,7 +205,11 @@ impl Engine {
             return;
         }
         if let Place::Blank { header, kind } = self.writeback.runs[key].pieces[0].place {
-            self.write_blank_run(key, header, kind, payload);
+            if self.is_ordered_window() {
+                self.write_planned_blank(key, kind, payload);
+            } else {
+                self.write_blank_run(key, header, kind, payload);
+            }
             return;
         }
         let run = &mut self.writeback.runs[key];
@@ -216,9 +229,17 @@ impl Engine {
     fn read_dirty(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = &self.writeback.runs[key];
         let (slot, planned, mut pieces) = (run.slot, run.log_blocks(), run.pieces.clone());
-        pieces.retain(|piece| self.is_whole_and_dirty(slot, piece));
+        if self.is_ordered_window() {
+            // Of an epoch everything goes home, superseded or not.
+            pieces.retain(|piece| self.is_still_there(piece));
+        } else {
+            pieces.retain(|piece| self.is_whole_and_dirty(slot, piece));
+        }
         let left = pieces.iter().map(|piece| piece.block_count).sum::<u64>();
         self.measure(planned - left);
+        if left < planned {
+            self.note_missed();
+        }
         self.writeback.runs[key].pieces.clone_from(&pieces);
         for piece in pieces {
             self.read_for_run(key, piece);
@@ -318,8 +339,12 @@ impl Engine {
             for block in piece.start..piece.end() {
                 self.read_for_run(key, piece.clip(block, block + 1));
             }
-        } else {
-            self.writeback.runs[key].has_unreadable |= self.log.segments.is_dirty(position);
+        } else if self.log.segments.is_dirty(position) {
+            self.writeback.runs[key].has_unreadable = true;
+            let slot = self.writeback.runs[key].slot;
+            if self.is_ordered_window() && self.is_lastingly_unreadable(slot) {
+                self.give_up_block(slot, piece.start, position);
+            }
         }
         if self.writeback.runs[key].reads == 0 {
             self.write_run(key, payload);
@@ -350,9 +375,7 @@ impl Engine {
         *attempts += 1;
         if *attempts >= READ_ATTEMPTS_MAX {
             suspects.remove(&position);
-            if self.poison(slot, block, position) {
-                self.writeback.pauses.on_fewer(slot);
-            }
+            self.give_up_block(slot, block, position);
         }
     }
 
@@ -426,9 +449,31 @@ impl Engine {
         if has_defect(Defect::BlankOverNewer) {
             winners = alloc::vec![whole];
         }
+        self.writeback.runs[key].pieces = alloc::vec![whole];
+        self.write_blanks(key, kind, &winners, payload);
+    }
+
+    /// In order: a part of zeroes or of a discard as it was at the end of its epoch.
+    fn write_planned_blank(&mut self, key: Key, kind: BlankKind, payload: &mut dyn Payload) {
+        let planned = self.writeback.runs[key].pieces.clone();
+        if self.is_still_there(&planned[0]) {
+            self.write_blanks(key, kind, &planned, payload);
+        } else {
+            self.end_run(key, payload);
+        }
+    }
+
+    fn write_blanks(
+        &mut self,
+        key: Key,
+        kind: BlankKind,
+        pieces: &[Piece],
+        payload: &mut dyn Payload,
+    ) {
+        let slot = self.writeback.runs[key].slot;
         let facts = self.volume(slot).facts.expect("only writable volumes are written");
         let mut ios = Vec::new();
-        for piece in &winners {
+        for piece in pieces {
             let (offset_bytes, length_bytes) =
                 self.volume(slot).byte_range(piece.start, piece.block_count);
             match kind {
@@ -444,7 +489,6 @@ impl Engine {
         let failed_flushes = self.volume(slot).failed_flushes;
         let run = &mut self.writeback.runs[key];
         run.failed_flushes = failed_flushes;
-        run.pieces = alloc::vec![whole];
         run.writes = ios.len().max(1);
         if ios.is_empty() {
             self.on_writeback_written(key, 0, Ok(()), payload);
@@ -471,6 +515,10 @@ impl Engine {
         run.has_failed |= result.is_err();
         let is_last = run.writes == 0;
         let took_ns = self.now.nanoseconds_since(run.written_at);
+        if self.is_ordered_window() {
+            let volume = self.volume_mut(slot);
+            volume.epoch_flush = Some(volume.flushes.next_number());
+        }
         if blocks > 0 && result.is_ok() {
             self.volume_mut(slot).origin_cost.on_written(blocks, took_ns);
         }
@@ -488,19 +536,24 @@ impl Engine {
             let run = &self.writeback.runs[key];
             if run.gaps != Gaps::Left {
                 self.writeback.plain.insert(slot, PLAIN_WINDOWS);
-            } else if run.has_data() {
+            } else {
                 let (start, end) = (run.start(), run.end());
                 self.volume_mut(slot).bad_extents.add(start, end);
             }
             self.pause_writeback(slot, PauseCause::Origin);
         } else {
-            self.writeback.pauses.on_fewer(slot);
-            let run = &self.writeback.runs[key];
+            if !self.is_ordered_window() {
+                self.writeback.pauses.on_fewer(slot);
+            }
+            let run = &mut self.writeback.runs[key];
+            run.is_home = !run.has_unreadable;
             let failed_flushes = run.failed_flushes;
             for part in run.good_parts() {
                 self.volume_mut(slot).bad_extents.remove(part.start, part.end());
-                let homed = (part.start, part.block_count, part.version);
-                self.note_homed(slot, homed, failed_flushes);
+                if !self.is_ordered_window() {
+                    let homed = (part.start, part.block_count, part.version);
+                    self.note_homed(slot, homed, failed_flushes);
+                }
             }
             self.writeback.touched.insert(slot);
         }
@@ -510,6 +563,9 @@ impl Engine {
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
         self.measure(run.log_blocks());
+        if !run.is_home {
+            self.note_missed();
+        }
         if run.has_unreadable {
             // Tried again, but not in a tight loop.
             self.pause_writeback(run.slot, PauseCause::Unreadable);

@@ -24,9 +24,7 @@ mod volume_table;
 pub use geometry::{
     CACHE_BLOCKS_MAX, Geometry, GeometryError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MIN,
 };
-pub use volume_table::{
-    AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, Volume, WritebackOrder,
-};
+pub use volume_table::{AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, Volume};
 use volume_table::{SLOT_BYTES, assert_is_new, decode_slot, encode_slot, good_name_bytes};
 
 /// Bytes of the superblock region and of its copy.
@@ -139,7 +137,7 @@ impl Superblock {
             size_bytes: new.size_bytes,
             logical_block_bytes: new.logical_block_bytes,
             mode: new.mode,
-            writeback_order: WritebackOrder::Coalescing,
+            writeback_order: new.writeback_order,
             settings: VolumeSettings::default(),
             fingerprint: None,
         });

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::super::COUNTER_MAX;
 use super::{VOLUMES_MAX, decode_text};
 use crate::error::{Corrupt, Place};
-use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, VolumeSettings};
+use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, VolumeSettings, WritebackOrder};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId};
 
 /// Longest volume name, in bytes.
@@ -49,15 +49,6 @@ pub(super) struct Slot {
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
 
-/// Order in which dirty data reaches the origin.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WritebackOrder {
-    /// By origin position; superseded blocks are skipped.
-    Coalescing,
-    /// By flush epoch.
-    Ordered,
-}
-
 /// What the operator says of a volume that is attached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewVolume {
@@ -71,6 +62,8 @@ pub struct NewVolume {
     pub logical_block_bytes: u32,
     /// Mode to start with.
     pub mode: CacheMode,
+    /// Order of writeback to start with.
+    pub writeback_order: WritebackOrder,
 }
 
 /// A volume of the table.
