@@ -12,6 +12,7 @@
 mod documents;
 mod kills;
 mod ledger;
+mod lost_cache;
 mod machine;
 mod origin;
 mod process;

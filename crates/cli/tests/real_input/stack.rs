@@ -15,7 +15,7 @@ use crate::machine::program;
 use crate::process::{self, Ended, Server, end, poll, run, succeed};
 
 /// Name of the volume in all tests: the documents have it, too.
-const VOLUME: &str = "home";
+pub(crate) const VOLUME: &str = "home";
 /// Exit code of a refused command.
 const REFUSED: i32 = 3;
 
@@ -53,11 +53,21 @@ impl Site {
 
     /// Formats the cache file and attaches an empty origin file.
     pub(crate) fn prepare(&self, cache_size: &str, origin_bytes: u64, mode: &str) {
+        self.prepare_as(cache_size, ("origin", origin_bytes), &["--cache-mode", mode]);
+    }
+
+    /// The same with the origin as `spec`, and with other options of `attach`.
+    pub(crate) fn prepare_as(
+        &self,
+        cache_size: &str,
+        (spec, origin_bytes): (&str, u64),
+        options: &[&str],
+    ) {
         let origin = File::create(self.path("origin")).expect("a file");
         origin.set_len(origin_bytes).expect("a sparse file");
         succeed(&mut self.forebay(&["format", "cache", "--size", cache_size]));
-        let attach = ["attach", "cache", "origin", "--name", VOLUME, "--cache-mode", mode];
-        succeed(&mut self.forebay(&attach));
+        let attach = ["attach", "cache", spec, "--name", VOLUME];
+        succeed(self.forebay(&attach).args(options));
     }
 
     /// Starts the daemon and waits until it serves.
