@@ -662,12 +662,11 @@ impl Engine {
 
     fn forget_piece(&mut self, slot: VolumeSlot, piece: &Piece) {
         match piece.place {
-            Place::Data(position) => {
-                let count = u32::try_from(piece.block_count).expect("data pieces are small");
-                for block in position.0..position.0 + count {
+            Place::Data(_) => {
+                for position in piece.positions() {
                     // Never dirty: that was appended again, or its superseder is durable.
-                    assert!(!self.log.segments.is_dirty(CacheBlock(block)));
-                    self.log.segments.clear_live(CacheBlock(block));
+                    assert!(!self.log.segments.is_dirty(position));
+                    self.log.segments.clear_live(position);
                 }
                 self.set_counters.dropped_blocks += piece.block_count;
             }

@@ -22,6 +22,19 @@ pub(crate) enum BlankKind {
 }
 
 impl BlankKind {
+    /// `None` if an entry of this kind is no copy without payload.
+    pub(crate) fn of(kind: EntryKind) -> Option<BlankKind> {
+        match kind {
+            EntryKind::Zeroes { may_unmap } => Some(BlankKind::Zeroes { may_unmap }),
+            EntryKind::Discard => Some(BlankKind::Discard),
+            EntryKind::Poison => Some(BlankKind::Poison),
+            EntryKind::Data
+            | EntryKind::Invalidate
+            | EntryKind::Drop { .. }
+            | EntryKind::Mark { .. } => None,
+        }
+    }
+
     pub(crate) fn entry_kind(self) -> EntryKind {
         match self {
             BlankKind::Zeroes { may_unmap } => EntryKind::Zeroes { may_unmap },
@@ -40,6 +53,18 @@ pub(crate) enum Place {
     Blank { kind: BlankKind, header: CacheBlock },
     /// Nowhere: an invalidation, kept while older records may still complete.
     Absent,
+}
+
+impl Place {
+    /// Where the blocks of an entry are whose payload, or else header, is at `position`; `None` if
+    /// it is of no blocks.
+    pub(crate) fn of(kind: EntryKind, position: CacheBlock) -> Option<Place> {
+        match kind {
+            EntryKind::Data => Some(Place::Data(position)),
+            EntryKind::Invalidate => Some(Place::Absent),
+            _ => BlankKind::of(kind).map(|kind| Place::Blank { kind, header: position }),
+        }
+    }
 }
 
 /// A run of blocks with one version at one place.
@@ -66,9 +91,26 @@ impl Piece {
         self.start + self.block_count
     }
 
+    /// Whether its blocks are lost (rule 12).
+    pub(crate) fn is_poison(&self) -> bool {
+        matches!(self.place, Place::Blank { kind: BlankKind::Poison, .. })
+    }
+
     /// Blocks of the log that stand for it: of zeroes and discards, the header.
     pub(crate) fn log_blocks(&self) -> u64 {
         if matches!(self.place, Place::Data(_)) { self.block_count } else { 1 }
+    }
+
+    /// These blocks of the log.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = CacheBlock> + use<> {
+        let (first, count) = match self.place {
+            Place::Data(position) => {
+                (position.0, u32::try_from(self.block_count).expect("data pieces are small"))
+            }
+            Place::Blank { header, .. } => (header.0, 1),
+            Place::Absent => (0, 0),
+        };
+        (first..first + count).map(CacheBlock)
     }
 
     /// The part from `start` to `end`, which lie within the piece.

@@ -186,13 +186,8 @@ impl Engine {
     /// Appends an entry without payload, in a record of its own if it is a copy of blocks: the bits
     /// of the header stand for it (rule 7).
     pub(crate) fn append_bare(&mut self, stream: Stream, new: NewEntry) -> Key {
-        let blank = match new.kind {
-            EntryKind::Zeroes { may_unmap } => Some(BlankKind::Zeroes { may_unmap }),
-            EntryKind::Discard => Some(BlankKind::Discard),
-            EntryKind::Poison => Some(BlankKind::Poison),
-            EntryKind::Invalidate => None,
-            EntryKind::Data | EntryKind::Drop { .. } | EntryKind::Mark { .. } => unreachable!(),
-        };
+        let blank = BlankKind::of(new.kind);
+        assert!(blank.is_some() || new.kind == EntryKind::Invalidate);
         let sharing = if blank.is_some() { Sharing::Alone } else { Sharing::Shared };
         let key = self.record_for(stream, 0, sharing, self.kept_segments(stream));
         let record = &self.log.records[key];
@@ -387,9 +382,8 @@ impl Engine {
     fn becomes(&self, slot: VolumeSlot, old: &Piece, superseder: Version) -> Superseded {
         let volume = self.volume(slot);
         let is_moved = old.version == superseder;
-        let is_poison = matches!(old.place, Place::Blank { kind: BlankKind::Poison, .. });
         // The origin never gets poison.
-        let is_owed = !is_moved && !is_poison && volume.epochs.has_ended(old.version);
+        let is_owed = !is_moved && !old.is_poison() && volume.epochs.has_ended(old.version);
         if is_owed && volume.is_ordered() && !has_defect(Defect::SupersededNotRetained) {
             Superseded::Retained
         } else {
@@ -402,11 +396,9 @@ impl Engine {
     pub(crate) fn retire(&mut self, slot: VolumeSlot, piece: &Piece, superseded: Superseded) {
         let mut cleared = 0;
         match piece.place {
-            Place::Data(position) => {
-                let count = u32::try_from(piece.block_count).expect("data pieces are small");
-                for block in position.0..position.0 + count {
-                    let block = CacheBlock(block);
-                    cleared += u64::from(self.log.segments.supersede(block, superseded));
+            Place::Data(_) => {
+                for position in piece.positions() {
+                    cleared += u64::from(self.log.segments.supersede(position, superseded));
                 }
             }
             Place::Blank { header, .. } => {

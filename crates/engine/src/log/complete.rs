@@ -4,8 +4,7 @@ use super::{RecordEntry, RecordState, Tombstone};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::failure::hand_over::{UNFLUSHED_MAX, Unflushed};
-use crate::format::record::EntryKind;
-use crate::index::{BlankKind, Piece, Place};
+use crate::index::{Piece, Place};
 use crate::io::IoResult;
 use crate::payload::{BufferId, Payload};
 use crate::slab::Key;
@@ -81,18 +80,7 @@ impl Engine {
         let entry = &placed.entry;
         let Some(slot) = placed.slot else { return };
         let header = self.log.position(segment, placed.block);
-        let place = match entry.kind {
-            EntryKind::Data => Place::Data(header),
-            EntryKind::Zeroes { may_unmap } => {
-                Place::Blank { kind: BlankKind::Zeroes { may_unmap }, header }
-            }
-            EntryKind::Discard => Place::Blank { kind: BlankKind::Discard, header },
-            EntryKind::Poison => Place::Blank { kind: BlankKind::Poison, header },
-            EntryKind::Invalidate => Place::Absent,
-            EntryKind::Drop { .. } | EntryKind::Mark { .. } => {
-                unreachable!("they are of no volume")
-            }
-        };
+        let place = Place::of(entry.kind, header).expect("drops and marks are of no volume");
         // Rule 10: a generation raised since voids the entry.
         if self.volume(slot).generation != entry.volume_generation {
             if entry.kind.is_blank() {

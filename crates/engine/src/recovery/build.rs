@@ -377,11 +377,7 @@ fn note_blank(
     entry: &Entry,
     building: &mut Building,
 ) -> Place {
-    let kind = match entry.kind {
-        EntryKind::Zeroes { may_unmap } => BlankKind::Zeroes { may_unmap },
-        EntryKind::Discard => BlankKind::Discard,
-        _ => BlankKind::Poison,
-    };
+    let kind = BlankKind::of(entry.kind).expect("a blank entry");
     building.blanks.insert(
         header.0,
         BlankRecord {

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::epochs::Cut;
 use crate::format::checkpoint::{Checkpoint, bit, clear_bit};
 use crate::format::record::{Entry, EntryKind};
-use crate::index::{BlankKind, Piece, Place};
+use crate::index::{Piece, Place};
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, FlushEpoch, Version, VolumeId, VolumeSlot};
 
@@ -38,18 +38,6 @@ impl FoundEpochs {
     }
 }
 
-fn data_or_blank(entry: &Entry, position: CacheBlock) -> Option<Place> {
-    match entry.kind {
-        EntryKind::Data => Some(Place::Data(position)),
-        EntryKind::Zeroes { may_unmap } => {
-            Some(Place::Blank { kind: BlankKind::Zeroes { may_unmap }, header: position })
-        }
-        EntryKind::Discard => Some(Place::Blank { kind: BlankKind::Discard, header: position }),
-        // An error stays one, whatever the origin has.
-        _ => None,
-    }
-}
-
 impl Engine {
     /// Notes an entry of an ordered volume. Of data, `is_dirty` says which blocks are.
     pub(super) fn note_owed(
@@ -64,13 +52,17 @@ impl Engine {
         }
         let highest = found.highest.entry(slot).or_insert(entry.epoch);
         *highest = entry.epoch.max(*highest);
-        let Some(place) = data_or_blank(entry, position) else { return };
+        let Some(place) = Place::of(entry.kind, position) else { return };
         let whole = Piece {
             start: entry.start,
             block_count: entry.block_count.into(),
             version: entry.version,
             place,
         };
+        // An error stays one, whatever the origin has.
+        if whole.is_poison() || place == Place::Absent {
+            return;
+        }
         let mut push = |piece| found.owed.push(Owed { slot, epoch: entry.epoch, piece });
         if entry.kind != EntryKind::Data {
             if is_dirty(0) {
@@ -131,7 +123,7 @@ impl Engine {
     }
 
     fn clear_drained(&self, piece: &Piece, building: &mut Building) {
-        for position in positions(piece) {
+        for position in piece.positions() {
             let (segment, block) = self.log.segments.locate(position);
             if let Some(bits) = &mut building.dirty[segment as usize]
                 && bit(bits, block)
@@ -152,7 +144,7 @@ impl Engine {
             }
             let mut newest = Vec::new();
             self.volume(slot).index.complete.pieces(piece.start, piece.end(), &mut newest);
-            for (position, block) in positions(&piece).zip(piece.start..) {
+            for (position, block) in piece.positions().zip(piece.start..) {
                 let (segment, _) = self.log.segments.locate(position);
                 if self.log.segments.get(segment).state != SegmentState::Closed {
                     continue;
@@ -176,14 +168,4 @@ impl Engine {
             }
         }
     }
-}
-
-/// The blocks of the log that stand for a piece: its data, or the header of zeroes.
-fn positions(piece: &Piece) -> impl Iterator<Item = CacheBlock> + use<> {
-    let (first, count) = match piece.place {
-        Place::Data(position) => (position.0, u32::try_from(piece.block_count).expect("an entry")),
-        Place::Blank { header, .. } => (header.0, 1),
-        Place::Absent => (0, 0),
-    };
-    (first..first + count).map(CacheBlock)
 }

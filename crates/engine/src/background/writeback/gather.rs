@@ -16,7 +16,7 @@ use super::cost::Transfers;
 use super::runs::{Gaps, Run};
 use crate::engine::Engine;
 use crate::index::{Piece, Place};
-use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
+use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, VolumeSlot};
 
 /// Blocks of a region; regions lie at multiples of it.
 const REGION_BLOCKS: u64 = EXTENT_BLOCKS_MAX as u64;
@@ -115,9 +115,8 @@ impl Engine {
         }
         self.volume(slot).index.complete.pieces(start, end, &mut copies);
         let is_clean = |piece: &Piece| {
-            let Place::Data(position) = piece.place else { return false };
-            let count = u32::try_from(piece.block_count).expect("data pieces are small");
-            (position.0..position.0 + count).all(|at| self.log.segments.is_clean(CacheBlock(at)))
+            let has_data = matches!(piece.place, Place::Data(_));
+            has_data && piece.positions().all(|at| self.log.segments.is_clean(at))
         };
         let covered: u64 = copies.iter().map(|piece| piece.block_count).sum();
         (covered == end - start && copies.iter().all(is_clean)).then_some(copies)

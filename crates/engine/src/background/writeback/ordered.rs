@@ -22,7 +22,7 @@ use crate::engine::Engine;
 use crate::epochs::Cut;
 use crate::format::record::EntryKind;
 use crate::format::summary::PlacedEntry;
-use crate::index::{BlankKind, BlockMap, Piece, Place};
+use crate::index::{BlockMap, Piece, Place};
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, FlushEpoch, Generation, Version, VolumeSlot};
 use crate::volume::Homed;
@@ -148,14 +148,7 @@ impl Engine {
         };
         for PlacedEntry { entry, block } in entries.iter().filter(is_ours) {
             let position = self.log.position(segment, *block);
-            let place = match entry.kind {
-                EntryKind::Zeroes { may_unmap } => {
-                    Place::Blank { kind: BlankKind::Zeroes { may_unmap }, header: position }
-                }
-                EntryKind::Discard => Place::Blank { kind: BlankKind::Discard, header: position },
-                EntryKind::Poison => Place::Blank { kind: BlankKind::Poison, header: position },
-                _ => Place::Data(position),
-            };
+            let place = Place::of(entry.kind, position).expect("only copies are left");
             let (start, block_count) = (entry.start, entry.block_count.into());
             self.plan_piece(&Piece { start, block_count, version: entry.version, place });
         }
@@ -207,9 +200,9 @@ impl Engine {
         if !self.ordered().cuts.iter().any(|cut| cut.epoch == epoch) {
             return;
         }
-        let is_poison = matches!(piece.place, Place::Blank { kind: BlankKind::Poison, .. });
         // Poison goes nowhere; it hides what is older.
-        let parts = if is_poison { alloc::vec![*piece] } else { self.dirty_parts(slot, piece) };
+        let parts =
+            if piece.is_poison() { alloc::vec![*piece] } else { self.dirty_parts(slot, piece) };
         self.ordered().planned.entry(epoch).or_default().extend(parts);
     }
 
@@ -246,9 +239,7 @@ impl Engine {
             }
         }
         // A lost block stays an error in the log; the origin keeps what it has.
-        let is_poison =
-            |piece: &Piece| matches!(piece.place, Place::Blank { kind: BlankKind::Poison, .. });
-        let pieces = newest.all_pieces().filter(|piece| !is_poison(piece));
+        let pieces = newest.all_pieces().filter(|piece| !piece.is_poison());
         let pieces = pieces.flat_map(|piece| self.volume(slot).bad_extents.cut(&piece));
         let queue = self.sweep(pieces.map(|piece| (slot, piece)).collect());
         self.writeback.queue = queue;
@@ -287,20 +278,11 @@ impl Engine {
     /// Whether a planned copy is still where it was, and dirty.
     pub(super) fn is_still_there(&self, piece: &Piece) -> bool {
         let Some(window) = &self.writeback.ordered else { return false };
-        let at = match piece.place {
-            Place::Data(position) => position,
-            Place::Blank { header, .. } => header,
-            Place::Absent => return false,
-        };
-        let (segment, _) = self.log.segments.locate(at);
-        let count = match piece.place {
-            Place::Data(_) => u32::try_from(piece.block_count).expect("data pieces are small"),
-            _ => 1,
-        };
+        let Some(segment) = self.piece_segment(piece) else { return false };
         let state = self.log.segments.get(segment);
         window.generations.get(&segment) == Some(&state.generation)
             && state.state != SegmentState::Free
-            && (at.0..at.0 + count).all(|at| self.log.segments.is_dirty(CacheBlock(at)))
+            && piece.positions().all(|at| self.log.segments.is_dirty(at))
     }
 
     /// All runs of the epoch have ended: the origin is flushed if everything is there.
@@ -379,14 +361,10 @@ impl Engine {
         let slot = self.ordered().slot;
         let Piece { start, block_count, version, .. } = *piece;
         self.mark_clean(slot, &Homed { start, block_count, version, needs: 0 });
-        let (first, count) = match piece.place {
-            Place::Data(position) => {
-                (position.0, u32::try_from(piece.block_count).expect("data pieces are small"))
-            }
-            Place::Blank { kind: BlankKind::Poison, .. } | Place::Absent => return,
-            Place::Blank { header, .. } => (header.0, 1),
-        };
-        for position in (first..first + count).map(CacheBlock) {
+        if piece.is_poison() {
+            return;
+        }
+        for position in piece.positions() {
             if self.log.segments.is_retained(position) {
                 self.log.segments.clear_dirty(position);
             }

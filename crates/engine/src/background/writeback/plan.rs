@@ -5,15 +5,14 @@ use alloc::vec::Vec;
 
 use super::runs::Run;
 use crate::engine::Engine;
-use crate::index::{BlankKind, Piece, Place};
+use crate::index::{Piece, Place};
 use crate::units::{CacheBlock, EXTENT_BLOCKS_MAX, VolumeSlot};
 
 impl Engine {
     /// The dirty parts of a piece, those that the origin did not take one by one. Poison is none.
     pub(super) fn dirty_parts(&self, slot: VolumeSlot, piece: &Piece) -> Vec<Piece> {
         let Place::Data(position) = piece.place else {
-            let is_poison = matches!(piece.place, Place::Blank { kind: BlankKind::Poison, .. });
-            let is_due = !is_poison && self.is_piece_dirty(piece);
+            let is_due = !piece.is_poison() && self.is_piece_dirty(piece);
             return is_due.then_some(*piece).into_iter().collect();
         };
         let mut parts = Vec::new();

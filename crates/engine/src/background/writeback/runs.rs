@@ -312,13 +312,9 @@ impl Engine {
 
     /// Whether all of a piece with data is still the newest copy and dirty.
     fn is_whole_and_dirty(&self, slot: VolumeSlot, piece: &Piece) -> bool {
-        let Place::Data(position) = piece.place else { unreachable!("data runs have data") };
         let mut now = Vec::new();
         self.volume(slot).index.complete.pieces(piece.start, piece.end(), &mut now);
-        let count = u32::try_from(piece.block_count).expect("data pieces are small");
-        now.len() == 1
-            && now[0] == *piece
-            && (0..count).all(|offset| self.log.segments.is_dirty(CacheBlock(position.0 + offset)))
+        now == [*piece] && piece.positions().all(|at| self.log.segments.is_dirty(at))
     }
 
     /// Some blocks of a run were read. An error is of all of them, so they are read again one by
