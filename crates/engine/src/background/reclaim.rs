@@ -261,9 +261,9 @@ impl Engine {
     /// and one with copies that only writeback in order needs.
     fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
-        let mut dead: Vec<&Candidate> =
-            candidates.iter().filter(|c| c.dirty > 0 && c.live <= limit && !c.was_spared).collect();
-        dead.retain(|candidate| candidate.retained == 0);
+        let is_mostly_dead =
+            |c: &&Candidate| c.dirty > 0 && c.live <= limit && c.retained == 0 && !c.was_spared;
+        let mut dead: Vec<&Candidate> = candidates.iter().filter(is_mostly_dead).collect();
         let in_pieces = self.segments_with_blanks_in_pieces();
         dead.retain(|candidate| !in_pieces.contains(&candidate.id));
         dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
@@ -605,15 +605,13 @@ impl Engine {
     fn append_drops(&mut self) {
         let mut has_drops = false;
         for index in 0..self.reclaim.victims.len() {
-            let victim = &self.reclaim.victims[index];
+            let victim = &mut self.reclaim.victims[index];
             let segment = victim.segment;
-            let needs_drop = self.log.segments.get(segment).mapped > 0
-                && !has_defect(Defect::ForgottenWithoutDrop);
-            if self.log.segments.get(segment).retained > 0 {
-                // Superseded since it was chosen, in a later epoch: nobody moves that.
-                self.reclaim.victims[index].is_spared = true;
-            }
-            if self.reclaim.victims[index].is_spared || !needs_drop {
+            let state = self.log.segments.get(segment);
+            let needs_drop = state.mapped > 0 && !has_defect(Defect::ForgottenWithoutDrop);
+            // Superseded since it was chosen, in a later epoch: nobody moves that.
+            victim.is_spared |= state.retained > 0;
+            if victim.is_spared || !needs_drop {
                 continue;
             }
             if self.has_room_for_drop() {

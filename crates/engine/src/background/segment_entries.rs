@@ -23,10 +23,13 @@ impl Engine {
         user: SummaryUser,
         payload: &mut dyn Payload,
     ) -> bool {
-        let state = self.log.segments.get(segment);
+        let state = self.log.segments.get_mut(segment);
         if state.summary_blocks == 0 {
-            let entries = state.entries.clone();
+            let entries = core::mem::take(&mut state.entries);
             self.on_entries_loaded(segment, user, Some(&entries));
+            let state = self.log.segments.get_mut(segment);
+            assert!(state.entries.is_empty());
+            state.entries = entries;
             return true;
         }
         let bytes = state.summary_blocks as usize * BLOCK_BYTES;
