@@ -133,6 +133,11 @@ impl SegmentTable {
         self.segment_blocks
     }
 
+    /// Blocks of all segments.
+    pub(crate) fn block_count(&self) -> u64 {
+        u64::from(self.len()) * u64::from(self.segment_blocks)
+    }
+
     pub(crate) fn free_count(&self) -> u32 {
         u32::try_from(self.free.len()).expect("counted in u32")
     }

@@ -65,8 +65,7 @@ impl Engine {
             return BTreeSet::new();
         }
         let is_serving = matches!(self.phase, Phase::Serving);
-        let capacity =
-            u64::from(self.log.segments.len()) * u64::from(self.log.segments.segment_blocks());
+        let capacity = self.log.segments.block_count();
         let is_wanted = |slot: VolumeSlot| {
             let volume = self.volume(slot);
             let percent = u64::from(volume.settings.writeback_percent);

@@ -84,7 +84,7 @@ impl Engine {
         let span = end - start;
         let cost = &mut self.volume_mut(slot).origin_cost;
         if cost.pays(Transfers { count: 1, blocks: span }, many, span)
-            && self.clean_copies_between(slot, runs).is_some()
+            && self.is_clean_between(slot, runs)
         {
             return Gaps::FromCache;
         }
@@ -94,12 +94,10 @@ impl Engine {
         if cost.pays(whole, many, span) { Gaps::FromOrigin } else { Gaps::Left }
     }
 
-    fn clean_copies_between(&self, slot: VolumeSlot, runs: &[Run]) -> Option<Vec<Piece>> {
-        let mut copies = Vec::new();
-        for pair in runs.windows(2) {
-            copies.extend(self.clean_copies(slot, pair[0].end(), pair[1].start())?);
-        }
-        Some(copies)
+    /// Whether all that lies between the runs is cached and clean.
+    fn is_clean_between(&self, slot: VolumeSlot, runs: &[Run]) -> bool {
+        let mut pairs = runs.windows(2);
+        pairs.all(|pair| self.clean_copies(slot, pair[0].end(), pair[1].start()).is_some())
     }
 
     /// The copies of `start..end`, if all of it is cached and clean.

@@ -177,12 +177,20 @@ impl Engine {
             return;
         }
         dirty.sort_unstable();
-        // The larger a window the less the origin has to seek. Nothing of it is given back before
-        // it is home, so it is no larger than the room for what is written meanwhile.
+        dirty.truncate(self.window_segments_max());
+        self.begin_loading(dirty.into_iter().map(|(_, id)| id).collect());
+    }
+
+    /// The larger a window the less the origin has to seek. Nothing of it is given back before it
+    /// is home, so it is no larger than the room for what is written meanwhile.
+    fn window_segments_max(&self) -> usize {
         let largest = WINDOW_BLOCKS_MAX / self.log.segments.segment_blocks() as usize;
-        let length = self.segments_to_hard_mark().min(largest).max(WINDOW_SEGMENTS_MIN);
-        dirty.truncate(length);
-        self.writeback.segments = dirty.into_iter().map(|(_, id)| id).collect();
+        self.segments_to_hard_mark().min(largest).max(WINDOW_SEGMENTS_MIN)
+    }
+
+    /// Begins a window of these segments: finds out what they hold.
+    fn begin_loading(&mut self, segments: Vec<u32>) {
+        self.writeback.segments = segments;
         self.writeback.next_segment = 0;
         self.writeback.is_urgent = false;
         self.writeback.failed_runs.clear();

@@ -15,7 +15,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use super::{EPOCHS_OF_WINDOW_MAX, REST_MS, State, WINDOW_BLOCKS_MAX, WINDOW_SEGMENTS_MIN};
+use super::{EPOCHS_OF_WINDOW_MAX, REST_MS, State, WINDOW_BLOCKS_MAX};
 use crate::background::writeback::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
@@ -49,9 +49,7 @@ impl Engine {
     /// Blocks of an epoch at most: then the engine ends it, so that neither its plan nor what it
     /// holds of the log grows without bound.
     fn epoch_blocks_max(&self) -> u64 {
-        let log_blocks =
-            u64::from(self.log.segments.len()) * u64::from(self.log.segments.segment_blocks());
-        (log_blocks / 16).clamp(1, WINDOW_BLOCKS_MAX as u64)
+        (self.log.segments.block_count() / 16).clamp(1, WINDOW_BLOCKS_MAX as u64)
     }
 
     /// A client's write of so many blocks was appended.
@@ -108,21 +106,17 @@ impl Engine {
             .filter_map(|(id, _)| Some((lowest_of(id)?, id)))
             .collect();
         segments.sort_unstable();
-        let largest = WINDOW_BLOCKS_MAX / self.log.segments.segment_blocks() as usize;
-        let length = self.segments_to_hard_mark().min(largest).max(WINDOW_SEGMENTS_MIN);
-        let beyond = segments.get(length).map_or(Version(u64::MAX), |(lowest, _)| *lowest);
+        let beyond = segments
+            .get(self.window_segments_max())
+            .map_or(Version(u64::MAX), |(lowest, _)| *lowest);
         let mut cuts = core::mem::take(&mut self.ordered().cuts);
         let within = cuts.iter().take_while(|cut| cut.last < beyond).count();
         cuts.truncate(within.max(1));
         let last = cuts.back().map_or(self.volume(slot).epochs.drained().last, |cut| cut.last);
         let segments = segments.into_iter().filter(|(lowest, _)| *lowest <= last);
-        self.writeback.segments = segments.map(|(_, id)| id).collect();
+        let segments = segments.map(|(_, id)| id).collect();
         self.ordered().cuts = cuts;
-        self.writeback.failed_runs.clear();
-        self.writeback.next_segment = 0;
-        self.writeback.is_urgent = false;
-        self.writeback.state = State::Loading;
-        self.go_on();
+        self.begin_loading(segments);
     }
 
     fn ordered(&mut self) -> &mut OrderedWindow {
@@ -342,18 +336,6 @@ impl Engine {
             self.release(&piece);
         }
         self.start_epoch();
-    }
-
-    /// A dirty block is lost. If it is the newest copy it is an error from now on (rule 12). In
-    /// order the epochs behind it go on either way, or one bad block would keep everything that is
-    /// written from going home: the origin keeps what it has there.
-    pub(super) fn give_up_block(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
-        if self.log.segments.is_retained(position) {
-            self.log.segments.clear_dirty(position);
-            self.volume_mut(slot).counters.order_lost_blocks += 1;
-        } else if self.poison(slot, block, position) {
-            self.writeback.pauses.on_fewer(slot);
-        }
     }
 
     /// The origin has this copy: it is dirty no longer.

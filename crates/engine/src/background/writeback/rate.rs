@@ -110,8 +110,7 @@ impl Engine {
     }
 
     fn dirty_limit(&self, percent: u64) -> u64 {
-        let blocks = u64::from(self.log.segments.segment_blocks());
-        u64::from(self.log.segments.len()) * blocks * percent / 100
+        self.log.segments.block_count() * percent / 100
     }
 
     /// How far the log is between its soft and its hard mark, of [`EXCESS_FULL`].

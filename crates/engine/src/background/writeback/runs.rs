@@ -102,7 +102,7 @@ impl Run {
 
     /// Blocks of the log that it stands for.
     pub(super) fn log_blocks(&self) -> u64 {
-        if self.has_data() { self.pieces.iter().map(|piece| piece.block_count).sum() } else { 1 }
+        self.pieces.iter().map(Piece::log_blocks).sum()
     }
 
     /// What can be written, in order: zeroes and discards, and of data what was read and is good.
@@ -372,6 +372,18 @@ impl Engine {
         if *attempts >= READ_ATTEMPTS_MAX {
             suspects.remove(&position);
             self.give_up_block(slot, block, position);
+        }
+    }
+
+    /// A dirty block is lost. If it is the newest copy it is an error from now on (rule 12). In
+    /// order the epochs behind it go on either way, or one bad block would keep everything that is
+    /// written from going home: the origin keeps what it has there.
+    fn give_up_block(&mut self, slot: VolumeSlot, block: u64, position: CacheBlock) {
+        if self.log.segments.is_retained(position) {
+            self.log.segments.clear_dirty(position);
+            self.volume_mut(slot).counters.order_lost_blocks += 1;
+        } else if self.poison(slot, block, position) {
+            self.writeback.pauses.on_fewer(slot);
         }
     }
 
