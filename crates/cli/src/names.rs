@@ -42,7 +42,7 @@ pub(crate) fn parse_order(name: &str) -> Result<WritebackOrder, String> {
 }
 
 /// Name of a volume's state.
-pub(crate) fn volume_state_name(state: VolumeState) -> &'static str {
+pub(crate) const fn volume_state_name(state: VolumeState) -> &'static str {
     match state {
         VolumeState::OriginMissing => "origin_missing",
         VolumeState::Serving => "serving",

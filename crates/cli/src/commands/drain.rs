@@ -1,12 +1,13 @@
 //! `forebay drain`: writes everything back and stays clean.
 
+use forebay_engine::status::VolumeState;
 use serde::Serialize;
 
 use crate::admin::client::{self, AdminClient};
 use crate::args::DrainArguments;
 use crate::commands::online;
 use crate::exit::Failure;
-use crate::{output, size};
+use crate::{names, output, size};
 
 /// What `--status --json` prints.
 #[derive(Serialize)]
@@ -61,7 +62,7 @@ async fn drain_status(daemon: &AdminClient, name: &str) -> Result<DrainStatus, F
 }
 
 /// The state of a volume while its dirty data is written back for a command.
-const DRAINING: &str = "draining";
+const DRAINING: &str = names::volume_state_name(VolumeState::Draining);
 
 fn text(status: &DrainStatus) -> String {
     let DrainStatus { name, state, cache_mode, dirty_bytes, .. } = status;
