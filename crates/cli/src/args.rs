@@ -259,9 +259,17 @@ Keys of a volume:
   read_ahead          SIZE up to 1M; a small miss on a slow origin may fetch so much; 0 = off
   writeback_order     coalescing or ordered; writes all dirty data back first
   writeback_percent   0 to 100; share of the cache that may be dirty before writeback starts
+  writeback_delay     seconds that dirty data rests before it goes home while the origin is idle
+  writeback_rate_min  SIZE a second; goes home at least while clients use the origin
+  writeback_rate_max  SIZE a second; goes home at most; 0 = no bound
+  writeback_ios_max   0 to 256; transfers of writeback at once; 0 = as the latency allows
+  writeback_idle_only on or off; for disks that sleep: dirty data waits until the disk is used
+  dirty_age_max       seconds after which it goes home all the same
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index
   discard             on or off; TRIM of freed segments
+  dirty_soft_percent  1 to 94; share of the log with dirty data from which on writers are slowed
+  dirty_hard_percent  2 to 95; share that dirty data should not exceed; more than the soft one
 
 Examples:
   forebay set home cache_mode=writeback sequential_cutoff=4M

@@ -275,6 +275,7 @@ impl Engine {
         if let Err(error) = result {
             self.note_cache_error(&purpose, error);
         }
+        self.note_client_ends(&purpose);
         self.dispatch(purpose, result, payload);
         self.run_wakes(payload);
     }
@@ -439,6 +440,7 @@ impl Engine {
     }
 
     pub(crate) fn submit(&mut self, device: Device, kind: IoKind, purpose: IoPurpose) {
+        self.note_client_begins(device, &purpose);
         let id = IoId(self.ios.insert(purpose).to_u64());
         self.io_queue.push_back(Io { id, device, kind });
     }
@@ -514,7 +516,12 @@ impl Engine {
     }
 
     pub(crate) fn add_dirty(&mut self, slot: VolumeSlot, blocks: u64) {
-        self.volume_mut(slot).dirty_blocks += blocks;
+        let now = self.now;
+        let volume = self.volume_mut(slot);
+        if volume.dirty_blocks == 0 {
+            volume.dirty_since = now;
+        }
+        volume.dirty_blocks += blocks;
     }
 
     pub(crate) fn subtract_dirty(&mut self, slot: VolumeSlot, blocks: u64) {

@@ -80,11 +80,35 @@ pub struct SetSettings {
     pub memory_max_bytes: u64,
     /// Whether freed segments are discarded on the cache device.
     pub discard_freed_segments: bool,
+    /// Share of the log that may hold dirty data before writers are slowed down, in percent.
+    pub dirty_soft_percent: u8,
+    /// Share that dirty data should not exceed, in percent; more than the soft one. It leaves room
+    /// for clean data.
+    pub dirty_hard_percent: u8,
 }
 
+impl SetSettings {
+    /// Whether a soft and a hard mark can be kept.
+    #[must_use]
+    pub fn are_marks(soft_percent: u8, hard_percent: u8) -> bool {
+        soft_percent > 0 && soft_percent < hard_percent && hard_percent <= DIRTY_HARD_PERCENT_MAX
+    }
+}
+
+/// Largest hard mark: what is behind it is for clean data and for reclaim.
+pub const DIRTY_HARD_PERCENT_MAX: u8 = 95;
+
 impl Default for SetSettings {
+    /// A writer that never pauses comes to rest half way between the marks, and what is left from
+    /// there is the size of windows: the lower the soft mark, the faster a full cache is in the
+    /// long run, and the less of a burst it takes. bcache begins to let writes go around at 40 %.
     fn default() -> Self {
-        SetSettings { memory_max_bytes: u64::MAX, discard_freed_segments: true }
+        SetSettings {
+            memory_max_bytes: u64::MAX,
+            discard_freed_segments: true,
+            dirty_soft_percent: 40,
+            dirty_hard_percent: 90,
+        }
     }
 }
 
@@ -109,19 +133,63 @@ pub struct VolumeSettings {
     /// Bytes that a small miss on a slow origin may fetch in all: the aligned window around it.
     /// Whole blocks, at most [`READ_AHEAD_BYTES_MAX`]. Zero switches read-ahead off.
     pub read_ahead_bytes: u32,
+    /// Seconds that dirty data rests before it goes home while the origin is idle.
+    pub writeback_delay_s: u32,
+    /// Bytes a second that go home at least while clients use the origin, if more is dirty than
+    /// `writeback_percent`.
+    pub writeback_rate_min_bytes: u64,
+    /// Bytes a second that go home at most; zero is no bound.
+    pub writeback_rate_max_bytes: u64,
+    /// Transfers of writeback under way at most; zero leaves the choice to the engine.
+    pub writeback_ios_max: u16,
+    /// Whether dirty data waits until the origin is in use anyway, or `dirty_age_max_s` has passed:
+    /// for disks that sleep.
+    pub writeback_idle_only: bool,
+    /// Seconds after which dirty data goes home even if that wakes the origin.
+    pub dirty_age_max_s: u32,
+}
+
+/// Largest `writeback_ios_max`.
+pub const WRITEBACK_IOS_MAX: u16 = 256;
+/// Longest `writeback_delay_s` and `dirty_age_max_s`: a week.
+pub const DIRTY_SECONDS_MAX: u32 = 7 * 24 * 3600;
+/// Largest bound on the rate of writeback, bytes a second.
+pub const WRITEBACK_RATE_MAX: u64 = 1 << 40;
+
+impl VolumeSettings {
+    /// Whether every value is within its range.
+    #[must_use]
+    pub fn are_valid(&self) -> bool {
+        let (least, most) = (self.writeback_rate_min_bytes, self.writeback_rate_max_bytes);
+        self.writeback_percent <= 100
+            && self.read_ahead_bytes <= READ_AHEAD_BYTES_MAX
+            && self.read_ahead_bytes.is_multiple_of(BLOCK_BYTES as u32)
+            && self.writeback_delay_s <= DIRTY_SECONDS_MAX
+            && self.dirty_age_max_s <= DIRTY_SECONDS_MAX
+            && self.writeback_ios_max <= WRITEBACK_IOS_MAX
+            && most <= WRITEBACK_RATE_MAX
+            && least <= if most == 0 { WRITEBACK_RATE_MAX } else { most }
+    }
 }
 
 /// Largest window of read-ahead: one extent.
 pub const READ_AHEAD_BYTES_MAX: u32 = EXTENT_BLOCKS_MAX * BLOCK_BYTES as u32;
 
 impl Default for VolumeSettings {
-    /// 1 MiB is Open CAS's default; 10 % is bcache's `writeback_percent`; at 64 KiB a hard disk
-    /// of 150 MB/s transfers for .4 ms of a trip of 8 ms.
+    /// 1 MiB is Open CAS's default; 10 % is bcache's `writeback_percent`, and 30 s its
+    /// `writeback_delay`; at 64 KiB a hard disk of 150 MB/s transfers for .4 ms of a trip of 8 ms.
+    /// A block a second brings everything home some day.
     fn default() -> Self {
         VolumeSettings {
             sequential_cutoff_bytes: 1 << 20,
             writeback_percent: 10,
             read_ahead_bytes: 64 << 10,
+            writeback_delay_s: 30,
+            writeback_rate_min_bytes: BLOCK_BYTES as u64,
+            writeback_rate_max_bytes: 0,
+            writeback_ios_max: 0,
+            writeback_idle_only: false,
+            dirty_age_max_s: 600,
         }
     }
 }

@@ -4,7 +4,10 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use crate::background::writeback::bad::BadExtents;
+use crate::background::writeback::controller::RateController;
 use crate::background::writeback::cost::OriginCost;
+use crate::background::writeback::depth::RunDepth;
+use crate::background::writeback::pacing::OriginUse;
 use crate::command::VolumeCommand;
 use crate::epochs::Epochs;
 use crate::flush_group::{FlushGroup, FlushNumber};
@@ -70,6 +73,11 @@ pub(crate) struct Volume {
     pub(crate) read_ahead: ReadAhead,
     pub(crate) origin_cost: OriginCost,
     pub(crate) bad_extents: BadExtents,
+    pub(crate) origin_use: OriginUse,
+    pub(crate) run_depth: RunDepth,
+    pub(crate) rate_controller: RateController,
+    /// When writeback may begin its next transfer.
+    pub(crate) next_run_at: Time,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted
@@ -88,6 +96,8 @@ pub(crate) struct Volume {
     /// A write or flush of the origin failed in this life: what it holds may change in a power cut.
     pub(crate) had_write_errors: bool,
     pub(crate) dirty_blocks: u64,
+    /// No dirty block is older, by its write or by the last window that took all of them.
+    pub(crate) dirty_since: Time,
     /// Dirty blocks exist that no client write is bringing home, in whatever mode.
     pub(crate) needs_writeback: bool,
     pub(crate) host_mark: HostMarkState,

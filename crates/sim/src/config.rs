@@ -2,7 +2,9 @@
 
 use forebay_engine::CACHE_TIMEOUT_MS;
 use forebay_engine::format::superblock::{Geometry, GeometryError, SEGMENT_BYTES_MIN};
-use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
+use forebay_engine::options::{
+    CacheMode, DIRTY_SECONDS_MAX, SetSettings, VolumeSettings, WritebackOrder,
+};
 
 use crate::device::{
     AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Pace,
@@ -510,7 +512,15 @@ fn volume(random: &mut Random, times: TimesOf) -> VolumeConfig {
 
 /// Settings of a volume, old or new.
 pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
+    let mut writeback = random.clone().fork();
+    let rate_max_bytes = *writeback.pick(&[0, 0, 0, MIB, 64 * MIB]);
     VolumeSettings {
+        writeback_delay_s: *writeback.pick(&[0, 0, 1, 30, DIRTY_SECONDS_MAX]),
+        writeback_rate_min_bytes: *writeback.pick(&[4096, 4096, MIB]),
+        writeback_rate_max_bytes: rate_max_bytes,
+        writeback_ios_max: *writeback.pick(&[0, 0, 1, 8, 64]),
+        writeback_idle_only: writeback.percent(20),
+        dirty_age_max_s: *writeback.pick(&[0, 1, 10, 600]),
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
         read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),
@@ -519,7 +529,11 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
 
 /// Settings of the set, old or new.
 pub(crate) fn set_settings(random: &mut Random) -> SetSettings {
+    let marks = *random.clone().fork().pick(&[(40, 90), (40, 90), (1, 2), (10, 50), (80, 95)]);
+    let (dirty_soft_percent, dirty_hard_percent) = marks;
     SetSettings {
+        dirty_soft_percent,
+        dirty_hard_percent,
         memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, 128 * KIB, 32 * KIB, 0]),
         discard_freed_segments: random.percent(70),
     }

@@ -64,6 +64,8 @@ pub(crate) struct CacheSet {
     /// Absent if there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,
     pub(crate) discard_freed_segments: bool,
+    pub(crate) dirty_soft_percent: u8,
+    pub(crate) dirty_hard_percent: u8,
     pub(crate) recovery_ms: u64,
     pub(crate) recovered_record_count: u64,
     pub(crate) recovery_segments_done: u32,
@@ -132,6 +134,12 @@ pub(crate) struct Volume {
     pub(crate) sequential_cutoff_bytes: u64,
     pub(crate) read_ahead_bytes: u32,
     pub(crate) writeback_percent: u8,
+    pub(crate) writeback_delay_s: u32,
+    pub(crate) writeback_rate_min_bytes: u64,
+    pub(crate) writeback_rate_max_bytes: u64,
+    pub(crate) writeback_ios_max: u16,
+    pub(crate) writeback_idle_only: bool,
+    pub(crate) dirty_age_max_s: u32,
     pub(crate) cached_bytes: u64,
     pub(crate) cached_extent_count: u64,
     pub(crate) dirty_bytes: u64,
@@ -267,6 +275,20 @@ pub(crate) struct SetRequest {
     /// A multiple of 4096, at most 1 MiB.
     pub(crate) read_ahead_bytes: Option<u32>,
     pub(crate) writeback_percent: Option<u8>,
+    /// Seconds.
+    pub(crate) writeback_delay_s: Option<u32>,
+    /// Bytes a second.
+    pub(crate) writeback_rate_min_bytes: Option<u64>,
+    /// Bytes a second; zero is no bound.
+    pub(crate) writeback_rate_max_bytes: Option<u64>,
+    /// Zero leaves it to the engine.
+    pub(crate) writeback_ios_max: Option<u16>,
+    pub(crate) writeback_idle_only: Option<bool>,
+    /// Seconds.
+    pub(crate) dirty_age_max_s: Option<u32>,
+    /// Below the hard one.
+    pub(crate) dirty_soft_percent: Option<u8>,
+    pub(crate) dirty_hard_percent: Option<u8>,
     /// The largest number means that there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,
     pub(crate) discard_freed_segments: Option<bool>,

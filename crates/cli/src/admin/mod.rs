@@ -252,7 +252,28 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
         sequential_cutoff_bytes: cutoff.unwrap_or(current.settings.sequential_cutoff_bytes),
         writeback_percent: request.writeback_percent.unwrap_or(current.settings.writeback_percent),
         read_ahead_bytes: request.read_ahead_bytes.unwrap_or(current.settings.read_ahead_bytes),
+        writeback_delay_s: request.writeback_delay_s.unwrap_or(current.settings.writeback_delay_s),
+        writeback_rate_min_bytes: request
+            .writeback_rate_min_bytes
+            .unwrap_or(current.settings.writeback_rate_min_bytes),
+        writeback_rate_max_bytes: request
+            .writeback_rate_max_bytes
+            .unwrap_or(current.settings.writeback_rate_max_bytes),
+        writeback_ios_max: request.writeback_ios_max.unwrap_or(current.settings.writeback_ios_max),
+        writeback_idle_only: request
+            .writeback_idle_only
+            .unwrap_or(current.settings.writeback_idle_only),
+        dirty_age_max_s: request.dirty_age_max_s.unwrap_or(current.settings.dirty_age_max_s),
     };
+    if !settings.are_valid() {
+        return Err(Failure::usage(format!(
+            "these settings of `{volume}` do not fit together: writeback_rate_min={} is more than \
+             writeback_rate_max={}",
+            size::text(settings.writeback_rate_min_bytes),
+            size::text(settings.writeback_rate_max_bytes)
+        ))
+        .or("set both at once; writeback_rate_max=0 is no bound"));
+    }
     if settings != current.settings {
         let volume = volume.to_owned();
         let _done = command(handle, AdminCommand::SetVolume { volume, settings }).await?;
@@ -290,9 +311,19 @@ async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {
         .or("choose more, or make a cache with larger segments"));
     }
     let discard = request.discard_freed_segments;
+    let soft = request.dirty_soft_percent.unwrap_or(current.dirty_soft_percent);
+    let hard = request.dirty_hard_percent.unwrap_or(current.dirty_hard_percent);
+    if !SetSettings::are_marks(soft, hard) {
+        return Err(Failure::usage(format!(
+            "dirty_soft_percent={soft} is not below dirty_hard_percent={hard}"
+        ))
+        .or("set both at once"));
+    }
     let settings = SetSettings {
         memory_max_bytes: request.memory_max_bytes.unwrap_or(current.memory_max_bytes),
         discard_freed_segments: discard.unwrap_or(current.discard_freed_segments),
+        dirty_soft_percent: soft,
+        dirty_hard_percent: hard,
     };
     command(handle, AdminCommand::SetCacheSet { settings }).await
 }

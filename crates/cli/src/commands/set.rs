@@ -1,6 +1,12 @@
 //! `forebay set`: settings of a volume or of the cache set.
 
-use forebay_engine::options::READ_AHEAD_BYTES_MAX;
+use std::fmt::Display;
+use std::str::FromStr;
+
+use forebay_engine::options::{
+    DIRTY_HARD_PERCENT_MAX, DIRTY_SECONDS_MAX, READ_AHEAD_BYTES_MAX, WRITEBACK_IOS_MAX,
+    WRITEBACK_RATE_MAX,
+};
 use forebay_engine::units::BLOCK_BYTES;
 
 use crate::admin::api::SetRequest;
@@ -10,9 +16,20 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 5] =
-    ["cache_mode", "sequential_cutoff", "read_ahead", "writeback_order", "writeback_percent"];
-const SET_KEYS: [&str; 2] = ["memory_max", "discard"];
+const VOLUME_KEYS: [&str; 11] = [
+    "cache_mode",
+    "sequential_cutoff",
+    "read_ahead",
+    "writeback_order",
+    "writeback_percent",
+    "writeback_delay",
+    "writeback_rate_min",
+    "writeback_rate_max",
+    "writeback_ios_max",
+    "writeback_idle_only",
+    "dirty_age_max",
+];
+const SET_KEYS: [&str; 4] = ["memory_max", "discard", "dirty_soft_percent", "dirty_hard_percent"];
 
 /// Runs the command.
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
@@ -55,42 +72,73 @@ fn parse(words: &[String]) -> Result<SetRequest, Failure> {
             return Err(Failure::usage(format!("`{pair}` is no setting; write KEY=VALUE")));
         };
         refuse_misplaced(key, request.volume.as_deref())?;
-        let bad = |reason: String| Failure::usage(format!("{key}: {reason}"));
-        match key {
-            "cache_mode" => {
-                names::parse_mode(value).map_err(bad)?;
-                request.cache_mode = Some(value.to_owned());
-            }
-            "writeback_order" => {
-                names::parse_order(value).map_err(bad)?;
-                request.writeback_order = Some(value.to_owned());
-            }
-            "sequential_cutoff" => {
-                request.sequential_cutoff_bytes = Some(size::parse(value).map_err(bad)?);
-            }
-            "read_ahead" => {
-                request.read_ahead_bytes = Some(parse_read_ahead(value).map_err(bad)?);
-            }
-            "writeback_percent" => {
-                let percent = value.parse().ok().filter(|percent: &u8| *percent <= 100);
-                let range = || bad(format!("`{value}` is no whole number from 0 to 100"));
-                request.writeback_percent = Some(percent.ok_or_else(range)?);
-            }
-            "memory_max" => {
-                let bound = if value == "none" { Ok(u64::MAX) } else { size::parse(value) };
-                request.memory_max_bytes = Some(bound.map_err(bad)?);
-            }
-            "discard" => {
-                request.discard_freed_segments = Some(match value {
-                    "on" => true,
-                    "off" => false,
-                    other => return Err(bad(format!("`{other}` is neither on nor off"))),
-                });
-            }
-            _ => unreachable!("unknown keys are refused above"),
-        }
+        apply(&mut request, key, value)
+            .map_err(|reason| Failure::usage(format!("{key}: {reason}")))?;
     }
     Ok(request)
+}
+
+/// Puts one setting into a request; the key is known.
+fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String> {
+    match key {
+        "cache_mode" => {
+            names::parse_mode(value)?;
+            request.cache_mode = Some(value.to_owned());
+        }
+        "writeback_order" => {
+            names::parse_order(value)?;
+            request.writeback_order = Some(value.to_owned());
+        }
+        "sequential_cutoff" => request.sequential_cutoff_bytes = Some(size::parse(value)?),
+        "read_ahead" => request.read_ahead_bytes = Some(parse_read_ahead(value)?),
+        "writeback_percent" => request.writeback_percent = Some(parse_within(value, 0, 100)?),
+        "writeback_delay" => {
+            request.writeback_delay_s = Some(parse_within(value, 0, DIRTY_SECONDS_MAX)?);
+        }
+        "writeback_rate_min" => request.writeback_rate_min_bytes = Some(parse_rate(value)?),
+        "writeback_rate_max" => request.writeback_rate_max_bytes = Some(parse_rate(value)?),
+        "writeback_ios_max" => {
+            request.writeback_ios_max = Some(parse_within(value, 0, WRITEBACK_IOS_MAX)?);
+        }
+        "writeback_idle_only" => request.writeback_idle_only = Some(parse_switch(value)?),
+        "dirty_age_max" => {
+            request.dirty_age_max_s = Some(parse_within(value, 0, DIRTY_SECONDS_MAX)?);
+        }
+        "memory_max" => {
+            let bound = if value == "none" { u64::MAX } else { size::parse(value)? };
+            request.memory_max_bytes = Some(bound);
+        }
+        "discard" => request.discard_freed_segments = Some(parse_switch(value)?),
+        "dirty_soft_percent" => {
+            request.dirty_soft_percent = Some(parse_within(value, 1, DIRTY_HARD_PERCENT_MAX - 1)?);
+        }
+        "dirty_hard_percent" => {
+            request.dirty_hard_percent = Some(parse_within(value, 2, DIRTY_HARD_PERCENT_MAX)?);
+        }
+        _ => unreachable!("unknown keys are refused before"),
+    }
+    Ok(())
+}
+
+fn parse_switch(value: &str) -> Result<bool, String> {
+    match value {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        other => Err(format!("`{other}` is neither on nor off")),
+    }
+}
+
+fn parse_within<T>(value: &str, least: T, most: T) -> Result<T, String>
+where
+    T: FromStr + PartialOrd + Display,
+{
+    let number = value.parse().ok().filter(|number| *number >= least && *number <= most);
+    number.ok_or_else(|| format!("`{value}` is no whole number from {least} to {most}"))
+}
+
+fn parse_rate(value: &str) -> Result<u64, String> {
+    let rate = Some(size::parse(value)?).filter(|rate| *rate <= WRITEBACK_RATE_MAX);
+    rate.ok_or_else(|| format!("`{value}` is more than {}", size::text(WRITEBACK_RATE_MAX)))
 }
 
 fn parse_read_ahead(value: &str) -> Result<u32, String> {
@@ -131,6 +179,12 @@ mod tests {
         assert_eq!(request.volume.as_deref(), Some("home"));
         assert_eq!(request.cache_mode.as_deref(), Some("writeback"));
         assert_eq!(request.sequential_cutoff_bytes, Some(4 << 20));
+        let request =
+            parsed(&["home", "writeback_rate_max=20M", "writeback_idle_only=on"]).unwrap();
+        assert_eq!(request.writeback_rate_max_bytes, Some(20 << 20));
+        assert_eq!(request.writeback_idle_only, Some(true));
+        let request = parsed(&["dirty_soft_percent=30", "dirty_hard_percent=60"]).unwrap();
+        assert_eq!((request.dirty_soft_percent, request.dirty_hard_percent), (Some(30), Some(60)));
         assert_eq!(parsed(&["home", "read_ahead=1M"]).unwrap().read_ahead_bytes, Some(1 << 20));
         let request = parsed(&["memory_max=none", "discard=off"]).unwrap();
         assert_eq!(request.memory_max_bytes, Some(u64::MAX));
@@ -139,7 +193,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 12] = [
+        let bad: [&[&str]; 19] = [
+            &["home", "writeback_delay=soon"],
+            &["home", "writeback_delay=604801"],
+            &["home", "writeback_rate_max=2T"],
+            &["home", "writeback_ios_max=257"],
+            &["home", "writeback_idle_only=1"],
+            &["home", "dirty_soft_percent=30"],
+            &["dirty_hard_percent=96"],
             &["home"],
             &["home", "cache_mode"],
             &["home", "colour=red"],

@@ -28,6 +28,8 @@ struct Report {
     geometry: GeometryReport,
     memory_max_bytes: Option<u64>,
     discard_freed_segments: bool,
+    dirty_soft_percent: u8,
+    dirty_hard_percent: u8,
     volumes: Vec<VolumeReport>,
     /// The newest valid checkpoint.
     checkpoint: Option<CheckpointReport>,
@@ -58,6 +60,12 @@ struct VolumeReport {
     sequential_cutoff_bytes: u64,
     read_ahead_bytes: u32,
     writeback_percent: u8,
+    writeback_delay_s: u32,
+    writeback_rate_min_bytes: u64,
+    writeback_rate_max_bytes: u64,
+    writeback_ios_max: u16,
+    writeback_idle_only: bool,
+    dirty_age_max_s: u32,
 }
 
 #[derive(Serialize)]
@@ -120,6 +128,8 @@ fn report(
         },
         memory_max_bytes: Some(settings.memory_max_bytes).filter(|max| *max != u64::MAX),
         discard_freed_segments: settings.discard_freed_segments,
+        dirty_soft_percent: settings.dirty_soft_percent,
+        dirty_hard_percent: settings.dirty_hard_percent,
         volumes: volumes(superblock),
         checkpoint: newest.map(|(area, checkpoint)| checkpoint_report(area, checkpoint)),
     }
@@ -139,6 +149,12 @@ fn volumes(superblock: &Superblock) -> Vec<VolumeReport> {
         sequential_cutoff_bytes: volume.settings.sequential_cutoff_bytes,
         read_ahead_bytes: volume.settings.read_ahead_bytes,
         writeback_percent: volume.settings.writeback_percent,
+        writeback_delay_s: volume.settings.writeback_delay_s,
+        writeback_rate_min_bytes: volume.settings.writeback_rate_min_bytes,
+        writeback_rate_max_bytes: volume.settings.writeback_rate_max_bytes,
+        writeback_ios_max: volume.settings.writeback_ios_max,
+        writeback_idle_only: volume.settings.writeback_idle_only,
+        dirty_age_max_s: volume.settings.dirty_age_max_s,
     });
     report.collect()
 }

@@ -165,7 +165,7 @@ impl Engine {
     }
 
     fn set_volume(&mut self, id: CommandId, slot: VolumeSlot, settings: VolumeSettings) {
-        if settings.writeback_percent > 100 {
+        if !settings.are_valid() {
             self.end_command(id, Err(CommandError::Invalid));
             return;
         }
@@ -182,6 +182,10 @@ impl Engine {
     }
 
     fn set_cache_set(&mut self, id: CommandId, settings: SetSettings) {
+        if !SetSettings::are_marks(settings.dirty_soft_percent, settings.dirty_hard_percent) {
+            self.end_command(id, Err(CommandError::Invalid));
+            return;
+        }
         self.settings = settings;
         self.superblock.settings = settings;
         self.set_commands.push_back(id);

@@ -31,7 +31,7 @@ struct JoinedRead {
 
 /// An origin read under way.
 pub(crate) struct Miss {
-    slot: VolumeSlot,
+    pub(crate) slot: VolumeSlot,
     start: u64,
     block_count: u64,
     target: BufferRange,

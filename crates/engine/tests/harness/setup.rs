@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use forebay_engine::format::SetId;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
-use forebay_engine::options::{CacheFacts, CacheMode, OriginFacts, WritebackOrder};
+use forebay_engine::options::{
+    CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, WritebackOrder,
+};
 
 use super::world::World;
 use super::{BLOCK, Buffers, Disk, ORIGINAL, block_bytes};
@@ -20,6 +22,8 @@ pub(crate) struct Setup {
     pub(crate) modes: Vec<CacheMode>,
     pub(crate) origin_bytes: u64,
     pub(crate) writeback_percent: u8,
+    /// A week, unless a test is about what happens while the origin is idle.
+    pub(crate) writeback_delay_s: u32,
     /// Of all volumes.
     pub(crate) order: WritebackOrder,
     pub(crate) sequential_cutoff_bytes: u64,
@@ -37,6 +41,7 @@ impl Setup {
             modes: modes.to_vec(),
             origin_bytes: 2048 * BLOCK,
             writeback_percent: 100,
+            writeback_delay_s: DIRTY_SECONDS_MAX,
             order: WritebackOrder::Coalescing,
             sequential_cutoff_bytes: 0,
             read_ahead_bytes: 0,
@@ -93,6 +98,7 @@ impl Setup {
             let slot = superblock.add_volume(&self.new_volume(index)).expect("it fits");
             let volume = superblock.volumes[index].as_mut().expect("just added");
             volume.settings.writeback_percent = self.writeback_percent;
+            volume.settings.writeback_delay_s = self.writeback_delay_s;
             volume.settings.sequential_cutoff_bytes = self.sequential_cutoff_bytes;
             volume.settings.read_ahead_bytes = self.read_ahead_bytes;
             origins.push(self.fresh_origin(slot.0));

@@ -16,6 +16,7 @@ mod modes;
 mod odd_sizes;
 mod ordered;
 mod pace;
+mod pacing;
 mod quiesced;
 mod read_ahead;
 mod reads;

@@ -152,7 +152,7 @@ fn a_lower_memory_bound_drops_clean_data_and_brings_dirty_data_home() {
     let before = world.status();
     assert!(before.memory_bytes > before.memory_floor_bytes + 4096);
     let memory_max_bytes = before.memory_floor_bytes + 2048;
-    let settings = SetSettings { memory_max_bytes, discard_freed_segments: true };
+    let settings = SetSettings { memory_max_bytes, ..SetSettings::default() };
     world.command_now(Command::SetCacheSet { settings }).expect("durable");
     world.idle();
     let after = world.status();

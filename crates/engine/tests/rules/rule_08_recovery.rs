@@ -43,7 +43,7 @@ fn a_life_writes_no_record_before_its_checkpoint() {
     }
     // Over the memory bound from the start: reclaim has something to do as soon as it may.
     let memory_max_bytes = world.status().memory_floor_bytes;
-    let settings = SetSettings { memory_max_bytes, discard_freed_segments: true };
+    let settings = SetSettings { memory_max_bytes, ..SetSettings::default() };
     let set = world.command(Command::SetCacheSet { settings });
     world.settle_except(|held| cache::record(held) || origin::write(0)(held));
     assert_eq!(world.command_result(set), Some(Ok(None)));

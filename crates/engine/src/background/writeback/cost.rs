@@ -6,7 +6,7 @@
 //! comparison.
 
 /// Blocks of a short write at most: its transfer is small against the way to it.
-const SHORT_BLOCKS_MAX: u64 = 8;
+pub(super) const SHORT_BLOCKS_MAX: u64 = 8;
 /// Blocks of a long write at least.
 const LONG_BLOCKS_MIN: u64 = 64;
 /// Short writes that are measured before the model says anything.

@@ -65,19 +65,17 @@ impl Engine {
             return BTreeSet::new();
         }
         let is_serving = matches!(self.phase, Phase::Serving);
-        let capacity = self.log.segments.block_count();
         let is_wanted = |slot: VolumeSlot| {
             let volume = self.volume(slot);
-            let percent = u64::from(volume.settings.writeback_percent);
             let poisoned = self.poisoned_blocks(slot);
             let dirty = volume.dirty_blocks.saturating_sub(poisoned);
-            let is_full = volume.dirty_blocks * 100 > capacity * percent;
             // What was written home and waits for a flush needs no second write.
             dirty > 0
                 && volume.homed.is_empty()
                 && self.is_writable(slot)
                 && self.owes_writeback(slot)
-                && (is_full
+                && (self.is_over_target(slot)
+                    || self.has_idle_turn(slot)
                     || self.writeback.is_urgent
                     || self.is_degraded()
                     || volume.is_leaving()

@@ -10,15 +10,19 @@
 //! it; the two kinds take turns.
 //!
 //! `demand` says whether a window is due, `plan` what it writes and in which order, `gather` makes
-//! one run of those that lie close together where that pays by the `cost` of the origin, `runs`
-//! writes them, `bad` remembers what an origin did not take, and `pause` leaves a volume alone for
-//! a while whose writeback failed.
+//! one run of those that lie close together where that pays by the `cost` of the origin, `pacing`
+//! says how fast they may go, with the rate of the `controller` and as many at once as `depth`
+//! allows, `runs` writes them, `bad` remembers what an origin did not take, and `pause` leaves a
+//! volume alone for a while whose writeback failed.
 
 pub(crate) mod bad;
+pub(crate) mod controller;
 pub(crate) mod cost;
 mod demand;
+pub(crate) mod depth;
 mod gather;
 mod ordered;
+pub(crate) mod pacing;
 pub(crate) mod pause;
 mod plan;
 pub(crate) mod rate;
@@ -98,6 +102,10 @@ pub(crate) struct WritebackJob {
     rate: DrainRate,
     /// Segments opened up to this one hold nothing that may be written home now.
     after_order: u64,
+    /// When the window began.
+    began_at: Time,
+    /// It takes everything home that was dirty then.
+    has_taken_all: bool,
     /// After a vain search through all segments.
     rests_until: Time,
     /// Dirty blocks that had a wrong checksum, and how often.
@@ -144,7 +152,8 @@ impl Engine {
     /// When a volume whose origin failed is tried again.
     pub(crate) fn writeback_wakeup(&self) -> Option<Time> {
         let pauses = self.writeback.pauses.ends();
-        pauses.chain([self.writeback.rests_until]).filter(|at| *at > self.now).min()
+        let times = pauses.chain([self.writeback.rests_until]).chain(self.pacing_wakeup());
+        times.filter(|at| *at > self.now).min()
     }
 
     fn start_window(&mut self) {
@@ -177,7 +186,9 @@ impl Engine {
             return;
         }
         dirty.sort_unstable();
-        dirty.truncate(self.window_segments_max());
+        let length = self.window_segments_max();
+        self.writeback.has_taken_all = dirty.len() <= length && self.writeback.after_order == 0;
+        dirty.truncate(length);
         self.begin_loading(dirty.into_iter().map(|(_, id)| id).collect());
     }
 
@@ -191,6 +202,7 @@ impl Engine {
     /// Begins a window of these segments: finds out what they hold.
     fn begin_loading(&mut self, segments: Vec<u32>) {
         self.writeback.segments = segments;
+        self.writeback.began_at = self.now;
         self.writeback.next_segment = 0;
         self.writeback.is_urgent = false;
         self.writeback.failed_runs.clear();
@@ -285,6 +297,7 @@ impl Engine {
             State::Flushing => {
                 self.writeback.flushes -= 1;
                 if self.writeback.flushes == 0 {
+                    self.note_window_home(Turn::Coalescing);
                     self.end_window();
                 }
             }

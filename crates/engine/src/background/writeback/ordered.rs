@@ -15,6 +15,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
+use super::demand::Turn;
 use super::{EPOCHS_OF_WINDOW_MAX, REST_MS, State, WINDOW_BLOCKS_MAX};
 use crate::background::writeback::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
@@ -85,6 +86,7 @@ impl Engine {
             failed_flushes: 0,
         });
         // Only these: all their records are complete when the wait is over.
+        self.writeback.has_taken_all = true;
         let ended = self.volume(slot).epochs.ended().iter();
         self.ordered().cuts = ended.take(EPOCHS_OF_WINDOW_MAX).copied().collect();
         self.writeback.state = State::Completing;
@@ -244,6 +246,9 @@ impl Engine {
     fn end_ordered_window(&mut self) {
         if self.ordered().has_missed || !self.ordered().has_drained {
             self.writeback.rests_until = self.now.after_ms(REST_MS);
+        } else {
+            let slot = self.ordered().slot;
+            self.note_window_home(Turn::Ordered(slot));
         }
         self.writeback.ordered = None;
         self.writeback.touched.clear();

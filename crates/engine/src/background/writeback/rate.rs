@@ -7,13 +7,6 @@
 use crate::engine::Engine;
 use crate::units::Time;
 
-/// Share of the log that may hold dirty data before writers are slowed down, in percent. A writer
-/// that never pauses comes to rest half way to the hard mark, and what is left from there is the
-/// size of windows: the lower, the faster a full cache is in the long run, and the less of a burst
-/// it takes. bcache begins to let writes go around at the same share.
-const DIRTY_SOFT_PERCENT: u64 = 40;
-/// Share that dirty data should not exceed, in percent. It leaves room for clean data.
-const DIRTY_HARD_PERCENT: u64 = 90;
 /// Milliseconds of a measurement.
 const SAMPLE_MS: u64 = 100;
 /// Of an average, what a new measurement counts: one part in so many.
@@ -89,6 +82,12 @@ impl Engine {
         self.writeback.rate.credit = self.held_by_window().saturating_sub(remains);
     }
 
+    /// Nothing was to be written for a while: what was measured before counts, this does not.
+    pub(super) fn skip_measuring(&mut self) {
+        let rate = &mut self.writeback.rate;
+        rate.since = (self.now, rate.done);
+    }
+
     fn held_by_window(&self) -> u64 {
         let segments = self.writeback.segments.iter();
         segments.map(|id| self.log.segments.held_blocks_of(*id)).sum()
@@ -109,22 +108,28 @@ impl Engine {
         Some(self.writeback.rate.dirty_per_second).filter(|rate| *rate > 0)
     }
 
-    fn dirty_limit(&self, percent: u64) -> u64 {
-        self.log.segments.block_count() * percent / 100
+    pub(super) fn dirty_limit(&self, percent: u8) -> u64 {
+        self.log.segments.block_count() * u64::from(percent) / 100
+    }
+
+    fn soft_mark(&self) -> u64 {
+        self.dirty_limit(self.settings.dirty_soft_percent)
+    }
+
+    fn hard_mark(&self) -> u64 {
+        self.dirty_limit(self.settings.dirty_hard_percent)
     }
 
     /// How far the log is between its soft and its hard mark, of [`EXCESS_FULL`].
     pub(crate) fn dirty_excess(&self) -> u64 {
-        let (soft, hard) =
-            (self.dirty_limit(DIRTY_SOFT_PERCENT), self.dirty_limit(DIRTY_HARD_PERCENT));
+        let (soft, hard) = (self.soft_mark(), self.hard_mark());
         let held = self.log.segments.held_blocks().saturating_sub(self.writeback.rate.credit);
-        (held.saturating_sub(soft) * EXCESS_FULL / (hard - soft)).min(EXCESS_FULL)
+        (held.saturating_sub(soft) * EXCESS_FULL / (hard - soft).max(1)).min(EXCESS_FULL)
     }
 
     /// Segments that may become dirty before the hard mark.
     pub(super) fn segments_to_hard_mark(&self) -> usize {
-        let room = self.dirty_limit(DIRTY_HARD_PERCENT)
-            - self.log.segments.held_blocks().min(self.dirty_limit(DIRTY_HARD_PERCENT));
+        let room = self.hard_mark().saturating_sub(self.log.segments.held_blocks());
         usize::try_from(room / u64::from(self.log.segments.segment_blocks())).expect("segments")
     }
 }

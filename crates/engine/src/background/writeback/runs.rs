@@ -4,6 +4,7 @@
 use alloc::vec::Vec;
 
 use super::bad::FAILED_RUNS_MAX;
+use super::cost::SHORT_BLOCKS_MAX;
 use super::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
@@ -40,7 +41,8 @@ pub(crate) struct Run {
     is_good: Vec<bool>,
     reads: usize,
     writes: usize,
-    /// When the writes began.
+    /// When it got its lock, and when the writes began.
+    began_at: Time,
     written_at: Time,
     has_failed: bool,
     /// All of it was written.
@@ -73,6 +75,7 @@ impl Run {
             is_good: Vec::new(),
             reads: 0,
             writes: 0,
+            began_at: Time(0),
             written_at: Time(0),
             has_failed: false,
             is_home: false,
@@ -134,8 +137,6 @@ impl Run {
     }
 }
 
-/// Runs under way at once.
-const RUNS_IN_FLIGHT_MAX: usize = 4;
 /// Windows without gathered runs after one of these failed.
 const PLAIN_WINDOWS: u32 = 8;
 /// Times that a dirty block is read before it counts as lost.
@@ -150,7 +151,7 @@ impl Engine {
             }
             self.writeback.queue.clear();
         }
-        while self.writeback.runs.len() < RUNS_IN_FLIGHT_MAX {
+        while self.may_start_run() {
             let Some(mut run) = self.next_run() else { break };
             let failed_runs = self.writeback.failed_runs.get(&run.slot);
             if failed_runs.is_some_and(|count| *count >= FAILED_RUNS_MAX) {
@@ -169,6 +170,7 @@ impl Engine {
                 run.buffer = Some(buffer);
             }
             let (slot, range) = (run.slot, self.lock_range(&run));
+            self.note_run_begins(slot, run.log_blocks());
             let key = self.writeback.runs.insert(run);
             let owner = LockOwner::WritebackRun(key);
             let locks = &mut self.volume_mut(slot).locks;
@@ -200,6 +202,7 @@ impl Engine {
 
     pub(crate) fn on_run_locked(&mut self, key: Key, payload: &mut dyn Payload) {
         let slot = self.writeback.runs[key].slot;
+        self.writeback.runs[key].began_at = self.now;
         if self.volume(slot).service != Service::Cached {
             self.end_run(key, payload);
             return;
@@ -522,13 +525,20 @@ impl Engine {
         run.writes -= 1;
         run.has_failed |= result.is_err();
         let is_last = run.writes == 0;
-        let took_ns = self.now.nanoseconds_since(run.written_at);
+        let written_at = run.written_at;
         if self.is_ordered_window() {
             let volume = self.volume_mut(slot);
             volume.epoch_flush = Some(volume.flushes.next_number());
         }
         if blocks > 0 && result.is_ok() {
-            self.volume_mut(slot).origin_cost.on_written(blocks, took_ns);
+            let (now, under_way) = (self.now, self.writeback.runs.len());
+            let volume = self.volume_mut(slot);
+            let took_ns = now.nanoseconds_since(written_at);
+            volume.origin_cost.on_written(blocks, took_ns);
+            if blocks <= SHORT_BLOCKS_MAX {
+                let most = volume.settings.writeback_ios_max;
+                volume.run_depth.on_written(took_ns, under_way, most);
+            }
         }
         if result.is_err() {
             self.volume_mut(slot).had_write_errors = true;
@@ -571,6 +581,7 @@ impl Engine {
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
         self.measure(run.log_blocks());
+        self.note_run_ends(run.slot, self.now.nanoseconds_since(run.began_at));
         if !run.is_home {
             self.note_missed();
         }

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
-use crate::options::{SetSettings, VolumeSettings};
+use crate::options::{DIRTY_HARD_PERCENT_MAX, SetSettings, VolumeSettings};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 mod geometry;
@@ -67,7 +67,10 @@ struct Header {
     memory_max_bytes: U64,
     /// 1: discard freed segments.
     discard_freed_segments: u8,
-    reserved: [u8; 7],
+    /// Below the hard mark; both in percent.
+    dirty_soft_percent: u8,
+    dirty_hard_percent: u8,
+    reserved: [u8; 5],
     label: [u8; LABEL_BYTES_MAX],
 }
 
@@ -200,7 +203,9 @@ impl Superblock {
             next_volume_id: self.next_volume_id.into(),
             memory_max_bytes: self.settings.memory_max_bytes.into(),
             discard_freed_segments: u8::from(self.settings.discard_freed_segments),
-            reserved: [0; 7],
+            dirty_soft_percent: self.settings.dirty_soft_percent,
+            dirty_hard_percent: self.settings.dirty_hard_percent,
+            reserved: [0; 5],
             label,
         };
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
@@ -232,7 +237,6 @@ impl Superblock {
         Corrupt::unless_zero(place, "reserved bytes", &header.reserved)?;
         Corrupt::unless_at_most(place, "serial", COUNTER_MAX, header.serial.get())?;
         Corrupt::unless_at_most(place, "next volume id", COUNTER_MAX, header.next_volume_id.get())?;
-        Corrupt::unless_at_most(place, "discard", 1, header.discard_freed_segments.into())?;
         let geometry = decode_geometry(place, &header)?;
         let mut volumes: Vec<Option<Volume>> = Vec::with_capacity(VOLUMES_MAX);
         for (slot, bytes) in (0u16..).zip(bytes[BLOCK_BYTES..].chunks_exact(SLOT_BYTES)) {
@@ -251,10 +255,7 @@ impl Superblock {
             geometry,
             label: decode_text(place, "label", label)?,
             next_volume_id: header.next_volume_id.get(),
-            settings: SetSettings {
-                memory_max_bytes: header.memory_max_bytes.get(),
-                discard_freed_segments: header.discard_freed_segments != 0,
-            },
+            settings: decode_settings(place, &header)?,
             volumes,
             read_from: place,
         })
@@ -275,6 +276,21 @@ impl Superblock {
             (Err(error), Err(_)) => Err(error),
         }
     }
+}
+
+fn decode_settings(place: Place, header: &Header) -> Result<SetSettings, Corrupt> {
+    Corrupt::unless_at_most(place, "discard", 1, header.discard_freed_segments.into())?;
+    let (soft, hard) = (header.dirty_soft_percent, header.dirty_hard_percent);
+    let most = DIRTY_HARD_PERCENT_MAX.into();
+    Corrupt::unless_at_most(place, "hard mark", most, hard.into())?;
+    Corrupt::unless_at_least(place, "soft mark", 1, soft.into())?;
+    Corrupt::unless_at_most(place, "soft mark", u64::from(hard).saturating_sub(1), soft.into())?;
+    Ok(SetSettings {
+        memory_max_bytes: header.memory_max_bytes.get(),
+        discard_freed_segments: header.discard_freed_segments != 0,
+        dirty_soft_percent: soft,
+        dirty_hard_percent: hard,
+    })
 }
 
 fn decode_geometry(place: Place, header: &Header) -> Result<Geometry, Corrupt> {

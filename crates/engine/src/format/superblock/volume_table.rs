@@ -8,7 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::super::COUNTER_MAX;
 use super::{VOLUMES_MAX, decode_text};
 use crate::error::{Corrupt, Place};
-use crate::options::{CacheMode, READ_AHEAD_BYTES_MAX, VolumeSettings, WritebackOrder};
+use crate::options::{
+    CacheMode, DIRTY_SECONDS_MAX, READ_AHEAD_BYTES_MAX, VolumeSettings, WRITEBACK_IOS_MAX,
+    WRITEBACK_RATE_MAX, WritebackOrder,
+};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId};
 
 /// Longest volume name, in bytes.
@@ -44,7 +47,14 @@ pub(super) struct Slot {
     name: [u8; NAME_BYTES_MAX],
     origin_path: [u8; ORIGIN_PATH_BYTES_MAX],
     read_ahead_bytes: U32,
-    reserved: [u8; 76],
+    writeback_delay_s: U32,
+    writeback_rate_min_bytes: U64,
+    writeback_rate_max_bytes: U64,
+    dirty_age_max_s: U32,
+    writeback_ios_max: U16,
+    /// 1: writeback waits until the origin is in use.
+    writeback_idle_only: u8,
+    reserved: [u8; 49],
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
@@ -136,7 +146,13 @@ pub(super) fn encode_slot(volume: &Volume) -> Slot {
         name,
         origin_path,
         read_ahead_bytes: volume.settings.read_ahead_bytes.into(),
-        reserved: [0; 76],
+        writeback_delay_s: volume.settings.writeback_delay_s.into(),
+        writeback_rate_min_bytes: volume.settings.writeback_rate_min_bytes.into(),
+        writeback_rate_max_bytes: volume.settings.writeback_rate_max_bytes.into(),
+        dirty_age_max_s: volume.settings.dirty_age_max_s.into(),
+        writeback_ios_max: volume.settings.writeback_ios_max.into(),
+        writeback_idle_only: u8::from(volume.settings.writeback_idle_only),
+        reserved: [0; 49],
     }
 }
 
@@ -158,18 +174,12 @@ pub(super) fn decode_slot(
     if raw.has_fingerprint == 0 {
         Corrupt::unless_equal(place, "fingerprint", 0, raw.fingerprint.get().into())?;
     }
-    Corrupt::unless_at_most(place, "writeback percent", 100, raw.writeback_percent.into())?;
     Corrupt::unless_equal(place, "size remainder", 0, raw.size_bytes.get() % 512)?;
     Corrupt::unless_at_most(place, "size", 1 << 52, raw.size_bytes.get())?;
     let logical = raw.logical_block_bytes.get();
     if logical != 512 {
         Corrupt::unless_equal(place, "logical block size", 4096, logical.into())?;
     }
-    let read_ahead_bytes = raw.read_ahead_bytes.get();
-    let most = READ_AHEAD_BYTES_MAX.into();
-    Corrupt::unless_at_most(place, "read-ahead", most, read_ahead_bytes.into())?;
-    let remainder = u64::from(read_ahead_bytes) % BLOCK_BYTES as u64;
-    Corrupt::unless_equal(place, "read-ahead remainder", 0, remainder)?;
     let writeback_order = match raw.writeback_order {
         0 => WritebackOrder::Coalescing,
         1 => WritebackOrder::Ordered,
@@ -188,13 +198,42 @@ pub(super) fn decode_slot(
         logical_block_bytes: logical,
         mode: mode_from_byte(place, raw.mode)?,
         writeback_order,
-        settings: VolumeSettings {
-            sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
-            writeback_percent: raw.writeback_percent,
-            read_ahead_bytes,
-        },
+        settings: decode_settings(place, &raw)?,
         fingerprint: (raw.has_fingerprint == 1).then(|| raw.fingerprint.get()),
     }))
+}
+
+fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> {
+    Corrupt::unless_at_most(place, "writeback percent", 100, raw.writeback_percent.into())?;
+    let read_ahead_bytes = raw.read_ahead_bytes.get();
+    let most = READ_AHEAD_BYTES_MAX.into();
+    Corrupt::unless_at_most(place, "read-ahead", most, read_ahead_bytes.into())?;
+    let remainder = u64::from(read_ahead_bytes) % BLOCK_BYTES as u64;
+    Corrupt::unless_equal(place, "read-ahead remainder", 0, remainder)?;
+    let (delay, age) = (raw.writeback_delay_s.get(), raw.dirty_age_max_s.get());
+    let most = DIRTY_SECONDS_MAX.into();
+    Corrupt::unless_at_most(place, "writeback delay", most, delay.into())?;
+    Corrupt::unless_at_most(place, "largest age of dirty data", most, age.into())?;
+    let (rate_min, rate_max) =
+        (raw.writeback_rate_min_bytes.get(), raw.writeback_rate_max_bytes.get());
+    Corrupt::unless_at_most(place, "highest writeback rate", WRITEBACK_RATE_MAX, rate_max)?;
+    let most = if rate_max == 0 { WRITEBACK_RATE_MAX } else { rate_max };
+    Corrupt::unless_at_most(place, "lowest writeback rate", most, rate_min)?;
+    let ios_max = raw.writeback_ios_max.get();
+    let most = WRITEBACK_IOS_MAX.into();
+    Corrupt::unless_at_most(place, "transfers of writeback", most, ios_max.into())?;
+    Corrupt::unless_at_most(place, "idle-only flag", 1, raw.writeback_idle_only.into())?;
+    Ok(VolumeSettings {
+        sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
+        writeback_percent: raw.writeback_percent,
+        read_ahead_bytes,
+        writeback_delay_s: delay,
+        writeback_rate_min_bytes: rate_min,
+        writeback_rate_max_bytes: rate_max,
+        writeback_ios_max: ios_max,
+        writeback_idle_only: raw.writeback_idle_only == 1,
+        dirty_age_max_s: age,
+    })
 }
 
 /// Name and path of the origin of a slot.

@@ -1,0 +1,268 @@
+//! How fast writeback may go on: clients come first at an origin.
+//!
+//! As long as no client needs the origin, and when something presses (the log fills up, a drain, a
+//! stop), writeback is as fast as the origin, within the ceiling that the operator sets. While
+//! clients use it, what is dirty beyond `writeback_percent` goes home at the rate of a controller,
+//! one transfer at a time; and after each the origin is left to clients for twice as long as it
+//! took. So they have two thirds of its time at least: a share of the time and not of the bytes,
+//! since that is what a disk has little of. What is within `writeback_percent` waits until they
+//! pause.
+
+use super::controller::RateBounds;
+use super::{State, Turn};
+use crate::engine::{Engine, IoPurpose, Phase};
+use crate::io::Device;
+use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
+
+/// Milliseconds without a client's transfer after which an origin counts as idle.
+const IDLE_MS: u64 = 500;
+/// Milliseconds after a client's transfer for which a disk that sleeps otherwise counts as awake.
+const AWAKE_MS: u64 = 5_000;
+/// How much longer than a transfer the origin is left to clients behind it.
+const CLIENTS_SHARE: u64 = 2;
+/// Milliseconds that a window may last that writes at a low rate; then the next one sees what has
+/// become dirty meanwhile, of other volumes as well.
+const PACED_WINDOW_MS: u64 = 10_000;
+/// Blocks in the buffers of runs under way at most, so that clients find some: 16 MiB.
+const BLOCKS_UNDER_WAY_MAX: u64 = 4096;
+
+/// Who uses an origin.
+#[derive(Debug, Default)]
+pub(crate) struct OriginUse {
+    /// Transfers of clients under way.
+    clients: u32,
+    /// When the last one began or ended; `None` if there was none.
+    last: Option<Time>,
+}
+
+impl OriginUse {
+    fn begin(&mut self, now: Time) {
+        self.clients += 1;
+        self.last = Some(now);
+    }
+
+    fn end(&mut self, now: Time) {
+        self.clients -= 1;
+        self.last = Some(now);
+    }
+
+    /// From when on the origin is idle, if no client comes; `None` while one uses it.
+    fn idle_from(&self) -> Option<Time> {
+        let from = self.last.map_or(Time(0), |last| last.after_ms(IDLE_MS));
+        (self.clients == 0).then_some(from)
+    }
+
+    fn awake_until(&self) -> Time {
+        self.last.map_or(Time(0), |last| last.after_ms(AWAKE_MS))
+    }
+}
+
+/// How fast dirty data of a volume goes home now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Speed {
+    /// As the origin can.
+    Full,
+    /// At the rate of the controller.
+    Paced,
+    /// Not at all.
+    Resting,
+}
+
+impl Engine {
+    /// An operation of a device begins or ends: whether a client uses an origin for it.
+    pub(crate) fn note_client_begins(&mut self, device: Device, purpose: &IoPurpose) {
+        let is_clients = matches!(
+            purpose,
+            IoPurpose::Miss { .. } | IoPurpose::UnitOld { .. } | IoPurpose::UnitOrigin { .. }
+        );
+        if let (Device::Origin(slot), true) = (device, is_clients) {
+            let now = self.now;
+            self.volume_mut(slot).origin_use.begin(now);
+        }
+    }
+
+    pub(crate) fn note_client_ends(&mut self, purpose: &IoPurpose) {
+        let slot = match purpose {
+            IoPurpose::Miss { miss } => self.misses[*miss].slot,
+            IoPurpose::UnitOld { unit, position: None } | IoPurpose::UnitOrigin { unit } => {
+                self.units[*unit].slot
+            }
+            _ => return,
+        };
+        let now = self.now;
+        self.volume_mut(slot).origin_use.end(now);
+    }
+
+    fn is_origin_idle(&self, slot: VolumeSlot) -> bool {
+        self.volume(slot).origin_use.idle_from().is_some_and(|from| from <= self.now)
+    }
+
+    /// When dirty data of the volume goes home because nobody uses the origin; `None` while
+    /// somebody does.
+    fn idle_turn_at(&self, slot: VolumeSlot) -> Option<Time> {
+        let volume = self.volume(slot);
+        let idle_from = volume.origin_use.idle_from()?;
+        let rests_ms = |seconds: u32| volume.dirty_since.after_ms(u64::from(seconds) * 1_000);
+        let settings = &volume.settings;
+        if !settings.writeback_idle_only {
+            return Some(idle_from.max(rests_ms(settings.writeback_delay_s)));
+        }
+        let awake_until = volume.origin_use.awake_until();
+        if idle_from <= awake_until && self.now <= awake_until {
+            return Some(idle_from);
+        }
+        Some(idle_from.max(rests_ms(settings.dirty_age_max_s)))
+    }
+
+    pub(super) fn has_idle_turn(&self, slot: VolumeSlot) -> bool {
+        self.idle_turn_at(slot).is_some_and(|at| at <= self.now)
+    }
+
+    /// Whether more of the volume is dirty than its settings want.
+    pub(super) fn is_over_target(&self, slot: VolumeSlot) -> bool {
+        if self.volume(slot).settings.writeback_idle_only {
+            return self.dirty_excess() > 0;
+        }
+        self.excess_blocks(slot) > 0
+    }
+
+    /// Dirty blocks beyond `writeback_percent`.
+    fn excess_blocks(&self, slot: VolumeSlot) -> i64 {
+        let volume = self.volume(slot);
+        let blocks = |count: u64| i64::try_from(count).expect("blocks of a log");
+        blocks(volume.dirty_blocks) - blocks(self.dirty_limit(volume.settings.writeback_percent))
+    }
+
+    /// Whether somebody waits for dirty data to go home, or will soon: then clients of the origin
+    /// have to share it.
+    fn is_writeback_pressing(&self) -> bool {
+        !matches!(self.phase, Phase::Serving)
+            || self.writeback.is_urgent
+            || self.dirty_excess() > 0
+            || self.is_degraded()
+            || self.is_short_of_blanks()
+            || self.volumes.iter().flatten().any(|v| v.is_leaving() || v.needs_writeback)
+    }
+
+    fn speed(&self, slot: VolumeSlot) -> Speed {
+        if self.is_writeback_pressing() || self.is_origin_idle(slot) {
+            Speed::Full
+        } else if self.is_over_target(slot) || self.is_ordered_window() {
+            // An epoch of which a part is home is not left lying.
+            Speed::Paced
+        } else {
+            Speed::Resting
+        }
+    }
+
+    /// Whether the next run of the queue may begin.
+    pub(super) fn may_start_run(&mut self) -> bool {
+        let Some(run) = self.writeback.queue.front() else { return false };
+        let slot = run.slot;
+        let under_way = self.writeback.runs.len();
+        let has_time_come = self.volume(slot).next_run_at <= self.now;
+        let speed = self.speed(slot);
+        let may_start = match speed {
+            Speed::Full => {
+                let most = self.volume(slot).settings.writeback_ios_max;
+                let limit = usize::from(self.volume(slot).run_depth.limit(most));
+                let blocks: u64 =
+                    self.writeback.runs.iter().map(|(_, run)| run.end() - run.start()).sum();
+                let is_bounded = self.volume(slot).settings.writeback_rate_max_bytes > 0;
+                under_way < limit
+                    && (under_way == 0 || blocks < BLOCKS_UNDER_WAY_MAX)
+                    && (has_time_come || !is_bounded || !matches!(self.phase, Phase::Serving))
+            }
+            Speed::Paced => under_way == 0 && has_time_come,
+            Speed::Resting => false,
+        };
+        let is_long = speed == Speed::Paced
+            && !self.is_ordered_window()
+            && self.writeback.began_at.after_ms(PACED_WINDOW_MS) <= self.now;
+        if speed == Speed::Resting || is_long {
+            // What is left stays dirty.
+            self.writeback.queue.clear();
+            return false;
+        }
+        if !may_start && under_way == 0 {
+            // What is not written for such a reason says nothing of how fast the origin is.
+            self.skip_measuring();
+        }
+        may_start
+    }
+
+    /// A run of so many blocks begins: from when on the next one may.
+    pub(super) fn note_run_begins(&mut self, slot: VolumeSlot, blocks: u64) {
+        let settings = self.volume(slot).settings;
+        let block = BLOCK_BYTES as u64;
+        let most = match settings.writeback_rate_max_bytes {
+            0 => u64::MAX,
+            bytes => (bytes / block).max(1),
+        };
+        let least = (settings.writeback_rate_min_bytes / block).max(1).min(most);
+        let (now, excess) = (self.now, self.excess_blocks(slot));
+        let rate = match self.speed(slot) {
+            Speed::Full => most,
+            Speed::Paced | Speed::Resting => {
+                let bounds = RateBounds { least, most };
+                self.volume_mut(slot).rate_controller.rate(now, excess, bounds)
+            }
+        };
+        let wait_ns = u128::from(blocks) * 1_000_000_000 / u128::from(rate);
+        let wait_ns = u64::try_from(wait_ns).unwrap_or(u64::MAX);
+        let volume = self.volume_mut(slot);
+        volume.next_run_at = Time(now.0.max(volume.next_run_at.0).saturating_add(wait_ns));
+        if rate == u64::MAX {
+            volume.next_run_at = now;
+        }
+    }
+
+    /// A run ended that used the origin for so long: clients have it for a while.
+    pub(super) fn note_run_ends(&mut self, slot: VolumeSlot, took_ns: u64) {
+        if self.speed(slot) == Speed::Full {
+            return;
+        }
+        let until = Time(self.now.0 + CLIENTS_SHARE * took_ns);
+        let volume = self.volume_mut(slot);
+        if until > volume.next_run_at {
+            volume.next_run_at = until;
+            volume.rate_controller.on_held_up();
+        }
+    }
+
+    /// When writeback may have something to do that it has not now.
+    pub(super) fn pacing_wakeup(&self) -> Option<Time> {
+        if self.writeback.state == State::Writing {
+            let run = self.writeback.queue.front()?;
+            let volume = self.volume(run.slot);
+            let times = [Some(volume.next_run_at), volume.origin_use.idle_from()];
+            return times.into_iter().flatten().filter(|at| *at > self.now).min();
+        }
+        let is_idle = self.writeback.is_idle() && matches!(self.phase, Phase::Serving);
+        let waits = |slot: &VolumeSlot| {
+            let volume = self.volume(*slot);
+            volume.dirty_blocks > 0 && self.is_writable(*slot) && self.owes_writeback(*slot)
+        };
+        let at = |slot| self.idle_turn_at(slot);
+        let times = self.slots().filter(waits).filter_map(at).filter(|at| *at > self.now);
+        times.min().filter(|_| is_idle && self.has_clients())
+    }
+
+    /// A window is home that began then: what is dirty now is no older, if it took everything.
+    pub(super) fn note_window_home(&mut self, turn: Turn) {
+        let began_at = self.writeback.began_at;
+        let has_taken_all = self.writeback.has_taken_all;
+        for (slot, volume) in (0u16..).zip(&mut self.volumes) {
+            let Some(volume) = volume else { continue };
+            let is_its = match turn {
+                Turn::Coalescing => !volume.is_ordered(),
+                Turn::Ordered(ordered) => {
+                    ordered == VolumeSlot(slot) && volume.epochs.ended().is_empty()
+                }
+            };
+            if is_its && has_taken_all {
+                volume.dirty_since = volume.dirty_since.max(began_at);
+            }
+        }
+    }
+}
