@@ -12,7 +12,7 @@ use crate::options::CacheMode;
 use crate::payload::Payload;
 use crate::request::RequestError;
 use crate::slab::Key;
-use crate::units::{Time, VolumeSlot};
+use crate::units::{CacheBlock, Time, VolumeSlot};
 use crate::volume::{HOMED_MAX, Homed, Service};
 use crate::wake::{Ended, Waiter};
 
@@ -225,26 +225,34 @@ impl Engine {
                 Place::Data(position) => {
                     let count = u32::try_from(piece.block_count).expect("data pieces are small");
                     for block in position.0..position.0 + count {
-                        let block = crate::units::CacheBlock(block);
+                        let block = CacheBlock(block);
                         cleared += u64::from(self.log.segments.clear_dirty(block));
                     }
                 }
-                Place::Blank { header, .. } => cleared += self.mark_blank_clean(header, homed),
+                Place::Blank { header, .. } => {
+                    cleared += self.mark_blank_clean(slot, header, homed);
+                }
                 Place::Absent => {}
             }
         }
         self.subtract_dirty(slot, cleared);
     }
 
-    /// A blank record is clean as a whole, once the run that was written covers all that is live of
-    /// it. Poison never is (rule 12): a block that rotted after it was written home stays an error
-    /// until it is overwritten, and counts as one of the dirty blocks that nothing can bring home.
-    fn mark_blank_clean(&mut self, header: crate::units::CacheBlock, homed: &Homed) -> u64 {
-        let Some(blank) = self.log.blanks.get(&header.0) else { return 0 };
-        let covers_all = homed.start <= blank.start
-            && blank.start + blank.block_count <= homed.start + homed.block_count;
+    /// A blank record is clean as a whole, once all that was live of it was written. Not so another
+    /// record of the same version: when reclaim moves a record in pieces, and a crash or want of
+    /// room comes between them, some are still where they were, and each record goes home by
+    /// itself. So the run must stand for this very one, and others go home once more. Poison never is clean (rule 12): a block
+    /// that rotted after it was written home stays an error until it is overwritten, and counts as
+    /// one of the dirty blocks that nothing can bring home.
+    fn mark_blank_clean(&mut self, slot: VolumeSlot, header: CacheBlock, homed: &Homed) -> u64 {
+        let Some(blank) = self.log.blanks.get(&header.0).copied() else { return 0 };
+        let is_it = (blank.start, blank.block_count) == (homed.start, homed.block_count);
         let is_poison = blank.kind == BlankKind::Poison;
-        if is_poison || !covers_all || !self.log.segments.is_dirty(header) {
+        if !is_it && !is_poison {
+            // In the modes that keep nothing dirty nobody else would bring it home.
+            self.volume_mut(slot).needs_writeback = true;
+        }
+        if is_poison || !is_it || !self.log.segments.is_dirty(header) {
             return 0;
         }
         let live = blank.live_blocks;
