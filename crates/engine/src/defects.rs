@@ -218,6 +218,12 @@ defects! {
         "reclaim moves dirty blocks while a flush epoch with them goes home";
     EpochFlushSkipped, "promise 4",
         "a flush epoch counts as drained when it is written";
+    AroundInOrder, "promise 4",
+        "a write of an ordered volume goes around a full log";
+    PressureNotHeard, "rule 11",
+        "writeback leaves the origin to clients although the log is full";
+    CancelForgets, "promise 5",
+        "a drain that is cancelled takes for clean what was written home and not flushed";
     LeavingWithoutDrain, "promise",
         "a volume leaves writeback with dirty data";
 }

@@ -22,6 +22,8 @@ pub enum BypassReason {
     OriginNotFlushed,
     /// A larger read around it failed on the origin.
     OriginError,
+    /// Going around took less time than waiting for room in a log that is full of dirty data.
+    LogFull,
     /// The cache device failed repeatedly.
     CacheDegraded,
     /// The cache device failed.
@@ -30,7 +32,7 @@ pub enum BypassReason {
 
 impl BypassReason {
     /// All reasons, in the order of [`VolumeCounters::bypasses`].
-    pub const ALL: [BypassReason; 9] = [
+    pub const ALL: [BypassReason; 10] = [
         BypassReason::Sequential,
         BypassReason::Mode,
         BypassReason::NoRoom,
@@ -38,6 +40,7 @@ impl BypassReason {
         BypassReason::Overwritten,
         BypassReason::OriginNotFlushed,
         BypassReason::OriginError,
+        BypassReason::LogFull,
         BypassReason::CacheDegraded,
         BypassReason::CacheFailed,
     ];
@@ -53,6 +56,7 @@ impl BypassReason {
             BypassReason::Overwritten => "overwritten",
             BypassReason::OriginNotFlushed => "origin_not_flushed",
             BypassReason::OriginError => "origin_error",
+            BypassReason::LogFull => "log_full",
             BypassReason::CacheDegraded => "cache_degraded",
             BypassReason::CacheFailed => "cache_failed",
         }
@@ -61,7 +65,7 @@ impl BypassReason {
     /// Whether a copy was wanted and could not be kept; otherwise going around was meant.
     #[must_use]
     pub fn is_reject(self) -> bool {
-        !matches!(self, BypassReason::Sequential | BypassReason::Mode)
+        !matches!(self, BypassReason::Sequential | BypassReason::Mode | BypassReason::LogFull)
     }
 }
 

@@ -76,8 +76,9 @@ pub(crate) struct Volume {
     pub(crate) origin_use: OriginUse,
     pub(crate) run_depth: RunDepth,
     pub(crate) rate_controller: RateController,
-    /// When writeback may begin its next transfer.
+    /// When writeback may begin its next transfer while clients use the origin, and at all.
     pub(crate) next_run_at: Time,
+    pub(crate) ceiling_at: Time,
     /// Flushes of the origin.
     pub(crate) flushes: FlushGroup,
     /// Written around the log: start, count, and the origin flush that covers it. Not promoted

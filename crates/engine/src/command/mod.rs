@@ -514,6 +514,11 @@ impl Engine {
                 .is_some_and(|command| command.id == id && command.stage == Stage::Leaving);
             if is_it {
                 volume.command = None;
+                if has_defect(Defect::CancelForgets) {
+                    for homed in core::mem::take(&mut self.volume_mut(slot).homed) {
+                        self.mark_clean(slot, &homed);
+                    }
+                }
                 self.end_command(id, Err(CommandError::Cancelled));
             }
         }

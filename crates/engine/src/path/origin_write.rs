@@ -63,7 +63,10 @@ impl Engine {
             self.write_through(key, payload);
             return;
         }
-        if has_dirty {
+        // A copy that is clean stays in the cache, with the new content, unless the cache device is
+        // not to be written.
+        let is_kept = self.route(slot) == Route::Log && self.has_copies(slot, start, end);
+        if has_dirty || is_kept {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
                 self.units[key].route = Route::Log;
@@ -112,6 +115,10 @@ impl Engine {
         pieces.into_iter().filter(|piece| piece.place != Place::Absent)
     }
 
+    pub(crate) fn has_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        self.copies(slot, start, end).next().is_some()
+    }
+
     fn has_dirty_copy(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
         if has_defect(Defect::AroundDirtyCopy) {
             return false;
@@ -143,8 +150,10 @@ impl Engine {
             if self.effective_mode(unit.slot) != CacheMode::Passthrough {
                 let reason = if self.volume(unit.slot).mode == CacheMode::Writearound {
                     BypassReason::Mode
-                } else {
+                } else if self.is_degraded() {
                     BypassReason::CacheDegraded
+                } else {
+                    BypassReason::LogFull
                 };
                 self.count_bypass(unit.slot, reason, unit.block_count);
             }

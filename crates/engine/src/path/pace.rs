@@ -7,14 +7,19 @@
 //! writeback half way, where a writer that never pauses comes to rest, and ever longer towards the
 //! hard mark.
 //!
-//! Where nothing goes home (no window was measured yet, or the origin is away) nobody is slowed
+//! Where nothing goes home, since the origin is away or dirty data is to stay, nobody is slowed
 //! down: that would not help.
+//!
+//! A write of blocks that are not cached need not wait: when that would take longer than to write
+//! them to the origin, they go around the log, as they do at the hard mark in any case. So a full
+//! cache is never much slower than none. In order nothing goes around.
 
 use alloc::collections::VecDeque;
 
 use crate::background::writeback::rate::EXCESS_FULL;
+use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
-use crate::path::write::Route;
+use crate::path::write::{Route, UnitKind};
 use crate::slab::Key;
 use crate::units::{Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
@@ -24,6 +29,9 @@ use crate::wake::{Ended, Waiter};
 const STEP_NS_MAX: u64 = 1_000_000_000;
 /// Where a writer stands at least while its volume drains in order: at half the speed of writeback.
 const DRAINING_EXCESS: u64 = EXCESS_FULL * 2 / 3;
+/// What the first window is taken to give back until that was measured, in blocks a second: a log
+/// that fills up within a second is not to be full by then.
+const RATE_UNKNOWN: u64 = 1_000;
 /// Waits shorter than this are left out until they have added up: a timer costs more.
 const SLACK_NS: u64 = 1_000_000;
 
@@ -75,10 +83,30 @@ impl Engine {
         let is_draining = volume.is_ordered() && volume.is_leaving();
         let least = if is_draining { DRAINING_EXCESS } else { 0 };
         let excess = self.dirty_excess().max(least);
-        match self.drain_rate() {
-            Some(rate) if excess > 0 && self.can_writeback_help() => step_ns(blocks, excess, rate),
-            _ => 0,
+        // With no window under way nothing becomes better by waiting.
+        if excess == 0 || self.writeback.is_idle() {
+            return 0;
         }
+        step_ns(blocks, excess, self.drain_rate().unwrap_or(RATE_UNKNOWN))
+    }
+
+    /// Whether a write that would go into the log goes around it, since the log is full of dirty
+    /// data and nothing of it is cached. Decided again under its lock, whether it is cached.
+    pub(crate) fn is_better_around(&self, key: Key) -> bool {
+        let unit = &self.units[key];
+        let UnitKind::Data { part: None, .. } = unit.kind else { return false };
+        let excess = self.dirty_excess();
+        // An origin that fails or is away is not asked for more.
+        let is_ordered = self.volume(unit.slot).is_ordered() && !has_defect(Defect::AroundInOrder);
+        if excess == 0 || is_ordered || !self.is_writable(unit.slot) {
+            return false;
+        }
+        if self.has_copies(unit.slot, unit.start, unit.start + unit.block_count) {
+            return false;
+        }
+        let wait_ns = self.step_ns(unit.slot, unit.log_blocks().into());
+        let write_ns = self.volume(unit.slot).origin_cost.write_ns(unit.block_count);
+        excess == EXCESS_FULL || write_ns.is_some_and(|write_ns| wait_ns > write_ns)
     }
 
     /// Writers whose time has come go on.

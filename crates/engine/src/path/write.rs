@@ -225,10 +225,17 @@ impl Engine {
         }
     }
 
-    /// A unit that waited without a lock goes where it can go now.
+    /// A unit without a lock goes where it can go now.
     fn refresh_route(&mut self, key: Key) {
+        let route = self.route(self.units[key].slot);
         if self.is_cache_failed() || self.is_degraded() {
-            self.units[key].route = self.route(self.units[key].slot);
+            self.units[key].route = route;
+        } else if route == Route::Log && self.units[key].route != Route::Through {
+            let is_around = self.is_better_around(key);
+            self.units[key].route = if is_around { Route::Around } else { Route::Log };
+            if is_around {
+                self.settle_claim(key);
+            }
         }
     }
 

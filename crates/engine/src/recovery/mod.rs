@@ -174,6 +174,7 @@ impl Engine {
             run_depth: Default::default(),
             rate_controller: Default::default(),
             next_run_at: Default::default(),
+            ceiling_at: Default::default(),
             bad_extents: Default::default(),
             flushes: Default::default(),
             around: Default::default(),

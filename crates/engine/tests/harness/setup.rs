@@ -24,6 +24,9 @@ pub(crate) struct Setup {
     pub(crate) writeback_percent: u8,
     /// A week, unless a test is about what happens while the origin is idle.
     pub(crate) writeback_delay_s: u32,
+    /// Shares of the log with dirty data from which on writers are slowed down, and at which writes
+    /// go around, in percent.
+    pub(crate) marks: (u8, u8),
     /// Of all volumes.
     pub(crate) order: WritebackOrder,
     pub(crate) sequential_cutoff_bytes: u64,
@@ -42,6 +45,7 @@ impl Setup {
             origin_bytes: 2048 * BLOCK,
             writeback_percent: 100,
             writeback_delay_s: DIRTY_SECONDS_MAX,
+            marks: (40, 90),
             order: WritebackOrder::Coalescing,
             sequential_cutoff_bytes: 0,
             read_ahead_bytes: 0,
@@ -93,6 +97,8 @@ impl Setup {
         let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
         let mut superblock = Superblock::new(SET_ID, geometry, "test");
         superblock.settings.memory_max_bytes = self.memory_max_bytes;
+        (superblock.settings.dirty_soft_percent, superblock.settings.dirty_hard_percent) =
+            self.marks;
         let mut origins = Vec::new();
         for index in 0..self.modes.len() {
             let slot = superblock.add_volume(&self.new_volume(index)).expect("it fits");

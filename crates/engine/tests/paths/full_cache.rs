@@ -165,7 +165,9 @@ fn write_until_full(world: &mut World, tag: u64) -> Vec<u64> {
 /// Room that becomes free while a write waits for its blocks is not given to those that came later.
 #[test]
 fn a_write_that_waited_for_room_keeps_it_while_it_waits_for_its_lock() {
-    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.marks = (94, 95);
+    let mut world = setup.start();
     let full = write_until_full(&mut world, 1);
     let patient = world.write(0, 2000, 1, 2);
     let part = world.write_sectors(0, 2000 * 8, 1, 3);

@@ -1,11 +1,13 @@
 //! Writers are slowed down before the log is full of dirty data, and never for good.
 
 use forebay_engine::event::{Command, SavedMark};
-use forebay_engine::io::IoError;
-use forebay_engine::options::{CacheMode, HostMark};
-use forebay_engine::units::Time;
+use forebay_engine::io::{Device, IoError};
+use forebay_engine::options::{CacheMode, HostMark, WritebackOrder};
+use forebay_engine::request::RequestError;
+use forebay_engine::status::BypassReason;
+use forebay_engine::units::{Time, VolumeSlot};
 
-use crate::harness::{BLOCK, Content, Keep, Setup, World, cache, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, cache, origin};
 
 /// A write of its own run of blocks.
 fn write(world: &mut World, chunk: u64) -> u64 {
@@ -22,7 +24,9 @@ fn filled(chunks: u64) -> World {
     let mut world = setup.start();
     for chunk in 0..chunks {
         let id = write(&mut world, chunk);
-        assert!(world.is_done(id), "nobody knows yet how fast writeback is");
+        // Nobody knows yet how fast writeback is.
+        world.idle_except(50, origin::any(0));
+        assert!(world.is_done(id));
     }
     world.idle_except(600, origin::any(0));
     let writes = world.find(origin::write(0));
@@ -167,4 +171,68 @@ fn a_window_is_as_large_as_the_room_for_what_is_written_meanwhile() {
     let quarter = first_window(25);
     assert!((1600..1700).contains(&quarter), "all of it: {quarter}");
     assert_eq!(first_window(60), 16 * 48, "the least there is");
+}
+
+/// The log is beyond its hard mark, and writeback has begun.
+fn at_the_hard_mark(order: WritebackOrder) -> World {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.writeback_percent = 25;
+    setup.marks = (10, 20);
+    setup.order = order;
+    let mut world = setup.start();
+    for chunk in 0..20 {
+        world.write(0, chunk * 32, 16, chunk);
+    }
+    world.idle_except(30_000, origin::any(0));
+    world
+}
+
+/// What the next write to these blocks is answered with, and whether it went to the origin.
+fn is_around(world: &mut World, block: u64, block_count: u64) -> bool {
+    let before = world.find(origin::write(0)).len();
+    world.write(0, block, block_count, 77);
+    world.settle_except(origin::any(0));
+    world.find(origin::write(0)).len() > before
+}
+
+#[test]
+fn at_the_hard_mark_what_is_not_cached_goes_around() {
+    let mut world = at_the_hard_mark(WritebackOrder::Coalescing);
+    let before = world.bypassed(0, BypassReason::LogFull);
+    assert!(is_around(&mut world, 1000, 4));
+    assert_eq!(world.bypassed(0, BypassReason::LogFull), before + 4);
+    assert!(!is_around(&mut world, 0, 4), "it is dirty");
+    let zeroes = world.zero(0, 1200, 8);
+    let mark = world.mark();
+    world.idle_for(30_000);
+    assert!(world.is_done(zeroes));
+    // A flush covers it.
+    world.flush_now(0);
+    assert!(
+        world.count_since(mark, |device, what| {
+            *device == Device::Origin(VolumeSlot(0)) && *what == What::Flush
+        }) > 0
+    );
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 1003), Ok(Content::Tag(77)));
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(77)));
+}
+
+#[test]
+fn in_order_nothing_goes_around() {
+    let mut world = at_the_hard_mark(WritebackOrder::Ordered);
+    assert!(!is_around(&mut world, 1000, 4));
+}
+
+#[test]
+fn a_write_around_that_fails_says_so_and_the_old_content_stays() {
+    let mut world = at_the_hard_mark(WritebackOrder::Coalescing);
+    let write = world.write(0, 1000, 4, 77);
+    world.settle_except(origin::any(0));
+    let around = world.the(|held| origin::write(0)(held) && held.offset == 1000 * BLOCK);
+    world.fail(around, IoError::Media, Keep::Nothing);
+    world.settle();
+    assert_eq!(world.result(write), Some(Err(RequestError::Io)));
+    assert_eq!(world.read_now(0, 1000), Ok(Content::Tag(ORIGINAL)));
 }

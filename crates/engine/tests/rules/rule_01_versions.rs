@@ -151,6 +151,7 @@ fn until_zeroes_are_moved(world: &mut World) -> (u32, u32) {
 fn what_voids_a_copy_that_is_being_moved_stands_against_it() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.writeback_percent = 0;
+    setup.marks = (94, 95);
     let mut world = setup.start();
     let (first, last) = until_zeroes_are_moved(&mut world);
     let is_late =
@@ -179,6 +180,7 @@ fn what_voids_a_copy_that_is_being_moved_stands_against_it() {
 fn a_copy_that_was_being_moved_when_its_generation_ended_counts_for_nothing() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.writeback_percent = 0;
+    setup.marks = (94, 95);
     let mut world = setup.start();
     until_zeroes_are_moved(&mut world);
     let late = world.held.iter().find(|held| has_zeroes(held)).expect("held").id;

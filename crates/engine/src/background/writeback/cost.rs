@@ -5,6 +5,8 @@
 //! writes that are under way at the same time make all of them longer alike, which changes no
 //! comparison.
 
+use super::depth::LEAST;
+
 /// Blocks of a short write at most: its transfer is small against the way to it.
 pub(super) const SHORT_BLOCKS_MAX: u64 = 8;
 /// Blocks of a long write at least.
@@ -91,6 +93,13 @@ impl OriginCost {
         Some(transfers.count * transfer_ns + transfers.blocks * block_ns)
     }
 
+    /// Nanoseconds for which a write of so many blocks keeps the origin busy; `None` while nobody
+    /// knows. What is measured is how long it takes beside three others.
+    pub(crate) fn write_ns(&self, blocks: u64) -> Option<u64> {
+        let among = self.nanoseconds(Transfers { count: 1, blocks })?;
+        Some(among / u64::from(LEAST))
+    }
+
     /// Whether `few` long transfers take less time than `many` short ones that write `many.blocks`
     /// dirty blocks.
     pub(super) fn pays(&mut self, few: Transfers, many: Transfers, span_blocks: u64) -> bool {
@@ -145,6 +154,14 @@ mod tests {
         let mut counted = measured(4 * MILLISECOND, 0);
         assert!(!is_gathered(&mut counted, 2));
         assert!(is_gathered(&mut counted, 3));
+    }
+
+    #[test]
+    fn a_write_keeps_the_origin_busy_for_its_share_of_the_time_that_it_takes() {
+        let cost = measured(4 * MILLISECOND, 40_000);
+        let write_ns = cost.write_ns(100).expect("it was measured");
+        assert!(write_ns.abs_diff(2 * MILLISECOND) < MILLISECOND / 10, "{write_ns}");
+        assert_eq!(OriginCost::default().write_ns(1), None);
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) enum Turn {
 
 impl Engine {
     /// Whether dirty data of the volume can be written home now.
-    pub(super) fn is_writable(&self, slot: VolumeSlot) -> bool {
+    pub(crate) fn is_writable(&self, slot: VolumeSlot) -> bool {
         let volume = self.volume(slot);
         let is_paused = self.writeback.pauses.is_paused(slot, self.now);
         volume.facts.is_some() && volume.service == Service::Cached && !is_paused

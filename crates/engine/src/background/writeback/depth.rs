@@ -7,7 +7,7 @@
 //! ones count, which are alike.
 
 /// Where it begins, and what it never goes below unless the operator asks for less.
-const LEAST: u16 = 4;
+pub(super) const LEAST: u16 = 4;
 /// Most that the engine chooses by itself: what a SATA disk sorts (NCQ).
 const CHOSEN_MAX: u16 = 32;
 

@@ -9,7 +9,9 @@
 //! pause.
 
 use super::controller::RateBounds;
+use super::rate::EXCESS_FULL;
 use super::{State, Turn};
+use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
 use crate::io::Device;
 use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
@@ -68,6 +70,12 @@ enum Speed {
     Resting,
 }
 
+/// When so many blocks are over at so many a second.
+fn after(from: Time, blocks: u64, rate: u64) -> Time {
+    let wait_ns = u128::from(blocks) * 1_000_000_000 / u128::from(rate);
+    Time(from.0.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
+}
+
 impl Engine {
     /// An operation of a device begins or ends: whether a client uses an origin for it.
     pub(crate) fn note_client_begins(&mut self, device: Device, purpose: &IoPurpose) {
@@ -120,10 +128,12 @@ impl Engine {
 
     /// Whether more of the volume is dirty than its settings want.
     pub(super) fn is_over_target(&self, slot: VolumeSlot) -> bool {
-        if self.volume(slot).settings.writeback_idle_only {
-            return self.dirty_excess() > 0;
+        let is_idle_only = self.volume(slot).settings.writeback_idle_only;
+        match self.dirty_excess() {
+            EXCESS_FULL => true,
+            excess if is_idle_only => excess > 0,
+            _ => self.excess_blocks(slot) > 0,
         }
-        self.excess_blocks(slot) > 0
     }
 
     /// Dirty blocks beyond `writeback_percent`.
@@ -136,6 +146,9 @@ impl Engine {
     /// Whether somebody waits for dirty data to go home, or will soon: then clients of the origin
     /// have to share it.
     fn is_writeback_pressing(&self) -> bool {
+        if has_defect(Defect::PressureNotHeard) {
+            return false;
+        }
         !matches!(self.phase, Phase::Serving)
             || self.writeback.is_urgent
             || self.dirty_excess() > 0
@@ -160,6 +173,7 @@ impl Engine {
         let Some(run) = self.writeback.queue.front() else { return false };
         let slot = run.slot;
         let under_way = self.writeback.runs.len();
+        let is_below_ceiling = self.volume(slot).ceiling_at <= self.now;
         let has_time_come = self.volume(slot).next_run_at <= self.now;
         let speed = self.speed(slot);
         let may_start = match speed {
@@ -168,12 +182,11 @@ impl Engine {
                 let limit = usize::from(self.volume(slot).run_depth.limit(most));
                 let blocks: u64 =
                     self.writeback.runs.iter().map(|(_, run)| run.end() - run.start()).sum();
-                let is_bounded = self.volume(slot).settings.writeback_rate_max_bytes > 0;
                 under_way < limit
                     && (under_way == 0 || blocks < BLOCKS_UNDER_WAY_MAX)
-                    && (has_time_come || !is_bounded || !matches!(self.phase, Phase::Serving))
+                    && (is_below_ceiling || !matches!(self.phase, Phase::Serving))
             }
-            Speed::Paced => under_way == 0 && has_time_come,
+            Speed::Paced => under_way == 0 && has_time_come && is_below_ceiling,
             Speed::Resting => false,
         };
         let is_long = speed == Speed::Paced
@@ -201,19 +214,12 @@ impl Engine {
         };
         let least = (settings.writeback_rate_min_bytes / block).max(1).min(most);
         let (now, excess) = (self.now, self.excess_blocks(slot));
-        let rate = match self.speed(slot) {
-            Speed::Full => most,
-            Speed::Paced | Speed::Resting => {
-                let bounds = RateBounds { least, most };
-                self.volume_mut(slot).rate_controller.rate(now, excess, bounds)
-            }
-        };
-        let wait_ns = u128::from(blocks) * 1_000_000_000 / u128::from(rate);
-        let wait_ns = u64::try_from(wait_ns).unwrap_or(u64::MAX);
+        let is_paced = self.speed(slot) != Speed::Full;
         let volume = self.volume_mut(slot);
-        volume.next_run_at = Time(now.0.max(volume.next_run_at.0).saturating_add(wait_ns));
-        if rate == u64::MAX {
-            volume.next_run_at = now;
+        volume.ceiling_at = after(volume.ceiling_at.max(now), blocks, most);
+        if is_paced {
+            let rate = volume.rate_controller.rate(now, excess, RateBounds { least, most });
+            volume.next_run_at = after(volume.next_run_at.max(now), blocks, rate);
         }
     }
 
@@ -235,7 +241,8 @@ impl Engine {
         if self.writeback.state == State::Writing {
             let run = self.writeback.queue.front()?;
             let volume = self.volume(run.slot);
-            let times = [Some(volume.next_run_at), volume.origin_use.idle_from()];
+            let times =
+                [Some(volume.next_run_at), Some(volume.ceiling_at), volume.origin_use.idle_from()];
             return times.into_iter().flatten().filter(|at| *at > self.now).min();
         }
         let is_idle = self.writeback.is_idle() && matches!(self.phase, Phase::Serving);
