@@ -26,6 +26,7 @@ pub(super) enum Contender {
 }
 
 impl Contender {
+    pub(super) const COUNT: usize = Contender::ALL.len();
     const ALL: [Contender; 5] = [
         Contender::Forebay,
         Contender::Bare,

@@ -62,8 +62,7 @@ on {}, at commit `{}`. Run it again on your own machine rather than believe thes
 {}
 ## How to read this
 
-Every figure comes from this one run. Each phase was repeated {} times; tables show the median, and
-in parentheses the smallest and the largest. Where servers are compared they took turns within each
+Every figure comes from this one run. {} Where servers are compared they took turns within each
 repetition, so that noise of the machine meets all alike, and a ratio is the median of the ratios of
 the repetitions.
 
@@ -85,7 +84,18 @@ their file lies on a disk; those with O_DIRECT read and write the disk. Compare 
         machine.load,
         report.file_systems.join(", "),
         versions.concat(),
-        report.repetitions,
+        repetitions(report.plan.repetitions),
+    )
+}
+
+/// How often phases were measured, and what tables show therefore.
+fn repetitions(count: u32) -> String {
+    if count == 1 {
+        return "Each phase was measured once, so nothing tells noise from a\nchange.".to_owned();
+    }
+    format!(
+        "Each phase was repeated {count} times, if nothing else is\nsaid; tables show the median, \
+         and in parentheses the smallest and the largest."
     )
 }
 
@@ -133,7 +143,7 @@ write + fsync, IOPS counts pairs of a write and a flush, and CPU time is that of
 are those of the write and, behind the slash, of the flush.
 
 ",
-        report.seconds,
+        report.plan.seconds,
         nbd::FILE_BYTES >> 20,
         nbd::CACHE_BYTES >> 30,
     );

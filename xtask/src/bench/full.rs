@@ -13,6 +13,7 @@ use super::fio::{self, End, Job, Timeline};
 use super::forebay::{self, Program};
 use super::ground::Ground;
 use super::interrupt;
+use super::plan::Plan;
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -25,6 +26,10 @@ const CACHE_BYTES: u64 = 768 << 20;
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
 const BARE_SECONDS_MAX: u64 = 30;
+/// No phase with the cache is shorter: it would be over before the cache is full.
+const SECONDS_MIN: u64 = 15;
+/// What it takes to prepare a phase on an ordinary machine.
+const PHASE_SECONDS: u64 = 2;
 /// The last part of a phase, which shows what is left in the long run.
 const STEADY_DIVISOR: usize = 3;
 
@@ -76,6 +81,19 @@ impl Work {
             Work::Zipf => "writes, Zipf 1.2",
             Work::Mixed => "70 % reads, 30 % writes, uniform",
         }
+    }
+
+    /// Of a phase with the cache.
+    fn seconds(self, plan: Plan) -> u64 {
+        match self {
+            Work::Uniform => plan.full_seconds,
+            // Long enough to come to rest; the bounds speak of the course, not of its end.
+            Work::Zipf | Work::Mixed => plan.full_seconds.div_ceil(2).max(SECONDS_MIN),
+        }
+    }
+
+    fn bare_seconds(self, plan: Plan) -> u64 {
+        self.seconds(plan).min(BARE_SECONDS_MAX)
     }
 
     fn job(self, seconds: u64) -> Job {
@@ -155,12 +173,18 @@ pub(super) fn disk_bytes() -> u64 {
     2 * CACHE_BYTES
 }
 
+/// About what it takes.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let of = |work: &Work| work.seconds(plan) + work.bare_seconds(plan) + 2 * PHASE_SECONDS;
+    let repetition: u64 = Work::ALL.iter().map(of).sum();
+    Origin::ALL.len() as u64 * u64::from(plan.repetitions) * repetition
+}
+
 /// All kinds of work on all origins.
 pub(super) fn measure(
     program: &Program,
     grounds: Grounds<'_>,
-    seconds: u64,
-    repetitions: u32,
+    plan: Plan,
 ) -> anyhow::Result<Vec<Row>> {
     println!("full of dirty data: {} MiB of cache, {DEPTH} at a time", CACHE_BYTES >> 20);
     grounds.ram.write_file("origin.img", ORIGIN_BYTES)?;
@@ -168,11 +192,11 @@ pub(super) fn measure(
     for origin in Origin::ALL {
         for work in Work::ALL {
             let mut row = Row { origin, work, samples: Vec::new() };
-            for _ in 0..repetitions {
+            for _ in 0..plan.repetitions {
                 interrupt::check()?;
-                let bare_job = work.job(seconds.min(BARE_SECONDS_MAX));
+                let bare_job = work.job(work.bare_seconds(plan));
                 let bare = run_bare(program, grounds, origin, &bare_job)?;
-                let cached = run_cached(program, grounds, origin, &work.job(seconds))?;
+                let cached = run_cached(program, grounds, origin, &work.job(work.seconds(plan)))?;
                 row.samples.push(Sample { bare, cached });
             }
             println!(

@@ -15,6 +15,7 @@ mod ground;
 mod interrupt;
 mod machine;
 mod nbd;
+mod plan;
 mod recovery;
 mod report;
 mod server;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 
 use crate::Outcome;
 use crate::packages::{self, Install, Purpose};
@@ -33,11 +35,9 @@ use crate::workspace::Workspace;
 use forebay::Program;
 use ground::{Ground, Medium};
 use machine::Machine;
-use nbd::Plan;
+use plan::{Estimate, Pace, Plan};
 use report::Report;
 
-/// How often each phase is repeated.
-const REPETITIONS: u32 = 3;
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/performance.md";
 
@@ -46,23 +46,27 @@ const DOCUMENT: &str = "docs/performance.md";
 #[command(after_help = "\
 Examples:
   cargo xtask bench                                     everything; writes docs/performance.md
-  cargo xtask bench --only nbd --seconds 1              a quick look, only printed
+  cargo xtask bench --quick                             once each and shorter, only printed
+  cargo xtask bench --quick --only full                 a quick look at a full cache
   cargo xtask bench --only engine --only recovery --json figures.json
-  cargo xtask bench --only full --full-seconds 20       a quick look at a full cache
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
-    /// Seconds of each timed phase over NBD; with the defaults a whole run takes below an hour
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Measure once instead of three times, with shorter phases and smaller amounts
+    #[arg(long)]
+    quick: bool,
+    /// Seconds of each timed phase over NBD [default: 3; 1 with --quick]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
-    /// Seconds of each phase past a full cache, which makes up most of a whole run
-    #[arg(long, value_name = "N", default_value_t = 120)]
+    seconds: Option<u64>,
+    /// Seconds of the longest phases past a full cache [default: 120; 20 with --quick]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(15..=3600))]
-    full_seconds: u64,
+    full_seconds: Option<u64>,
     /// Measure only this part; may be given more than once
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
-    /// Write the document here [default: docs/performance.md; nowhere with --only]
+    /// Write the document here [default: docs/performance.md; nowhere with --only or
+    /// --quick]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write all raw figures here as JSON
@@ -76,19 +80,57 @@ pub(crate) struct Options {
     no_install: bool,
 }
 
-/// A part of the bench.
+impl Options {
+    fn plan(&self) -> Plan {
+        let usual = Plan::of(if self.quick { Pace::Quick } else { Pace::Thorough });
+        Plan {
+            seconds: self.seconds.unwrap_or(usual.seconds),
+            full_seconds: self.full_seconds.unwrap_or(usual.full_seconds),
+            ..usual
+        }
+    }
+
+    /// What to measure, in order.
+    fn parts(&self) -> Vec<Part> {
+        let is_wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
+        Part::value_variants().iter().copied().filter(is_wanted).collect()
+    }
+
+    /// Where the document goes, if anywhere.
+    fn document(&self, workspace: &Workspace) -> Option<PathBuf> {
+        let is_whole = self.only.is_empty() && !self.quick;
+        let usual = is_whole.then(|| workspace.root().join(DOCUMENT));
+        self.output.clone().or(usual)
+    }
+}
+
+/// A part of the bench, in the order in which they are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Part {
-    /// Hits and writes over NBD, against other servers
-    Nbd,
     /// CPU of the engine on a hit
     Engine,
+    /// Hits and writes over NBD, against other servers
+    Nbd,
     /// Recovery time and RAM per cached extent
     Recovery,
     /// SSD bytes per client byte
     SsdBytes,
     /// Writes past a full cache, on slow origins
     Full,
+}
+
+impl Part {
+    fn estimate(self, plan: Plan) -> Estimate {
+        let seconds = match self {
+            Part::Engine => engine::SECONDS,
+            Part::Nbd => nbd::seconds(plan),
+            Part::Recovery => recovery::seconds(plan),
+            Part::SsdBytes => ssd_bytes::seconds(plan),
+            Part::Full => full::seconds(plan),
+        };
+        let value = self.to_possible_value().expect("no part is skipped");
+        Estimate { part: value.get_name().to_owned(), seconds }
+    }
 }
 
 /// Measures, prints, and writes the document.
@@ -101,13 +143,16 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         bail!("fio is missing; install it, nothing can be measured without it");
     }
     interrupt::watch()?;
+    let plan = options.plan();
+    let estimates: Vec<Estimate> =
+        options.parts().into_iter().map(|part| part.estimate(plan)).collect();
+    println!("{}", plan::describe(&estimates));
     let program = Program::build(&workspace)?;
     let mut report = Report {
         machine: Machine::examine(&workspace, &program),
         command: command_line(),
         file_systems: Vec::new(),
-        seconds: options.seconds,
-        repetitions: REPETITIONS,
+        plan,
         nbd: None,
         recovery: None,
         ssd_bytes: None,
@@ -121,8 +166,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     if let Some(path) = &options.json {
         write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
-    let default = options.only.is_empty().then(|| workspace.root().join(DOCUMENT));
-    if let Some(path) = options.output.clone().or(default) {
+    if let Some(path) = options.document(&workspace) {
         write(&path, &(document::text(&report).trim_end().to_owned() + "\n"))?;
     }
     let seconds = started.elapsed().as_secs();
@@ -136,38 +180,39 @@ fn measure(
     program: &Program,
     report: &mut Report,
 ) -> anyhow::Result<()> {
-    let is_wanted = |part| options.only.is_empty() || options.only.contains(&part);
     let target = workspace.metadata.target_directory.as_std_path();
     let disk = options.dir.as_deref().unwrap_or(target);
-    if is_wanted(Part::Engine) {
-        report.engine = Some(engine::measure(workspace)?);
-    }
-    if is_wanted(Part::Nbd) {
-        let plan = Plan { seconds: options.seconds, repetitions: REPETITIONS };
-        let mut rows = Vec::new();
-        for medium in Medium::ALL {
-            let ground = Ground::prepare(medium, disk, nbd::ground_bytes())?;
-            report.note_file_system(&ground)?;
-            rows.extend(nbd::measure(program, &ground, plan)?);
+    let plan = report.plan;
+    for part in options.parts() {
+        match part {
+            Part::Engine => report.engine = Some(engine::measure(workspace)?),
+            Part::Nbd => {
+                let mut rows = Vec::new();
+                for medium in Medium::ALL {
+                    let ground = Ground::prepare(medium, disk, nbd::ground_bytes())?;
+                    report.note_file_system(&ground)?;
+                    rows.extend(nbd::measure(program, &ground, plan)?);
+                }
+                report.nbd = Some(rows);
+            }
+            Part::Recovery => {
+                let ground = Ground::prepare(Medium::Disk, disk, recovery::ground_bytes())?;
+                report.note_file_system(&ground)?;
+                report.recovery = Some(recovery::measure(program, &ground, plan)?);
+            }
+            Part::SsdBytes => {
+                let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
+                report.note_file_system(&ground)?;
+                report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, plan)?);
+            }
+            Part::Full => {
+                let ram = Ground::prepare(Medium::Ram, disk, full::ram_bytes())?;
+                let ground = Ground::prepare(Medium::Disk, disk, full::disk_bytes())?;
+                report.note_file_system(&ground)?;
+                let grounds = full::Grounds { ram: &ram, disk: &ground };
+                report.full = Some(full::measure(program, grounds, plan)?);
+            }
         }
-        report.nbd = Some(rows);
-    }
-    if is_wanted(Part::Recovery) {
-        let ground = Ground::prepare(Medium::Disk, disk, recovery::ground_bytes())?;
-        report.note_file_system(&ground)?;
-        report.recovery = Some(recovery::measure(program, &ground, REPETITIONS)?);
-    }
-    if is_wanted(Part::SsdBytes) {
-        let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
-        report.note_file_system(&ground)?;
-        report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, REPETITIONS)?);
-    }
-    if is_wanted(Part::Full) {
-        let ram = Ground::prepare(Medium::Ram, disk, full::ram_bytes())?;
-        let ground = Ground::prepare(Medium::Disk, disk, full::disk_bytes())?;
-        report.note_file_system(&ground)?;
-        let grounds = full::Grounds { ram: &ram, disk: &ground };
-        report.full = Some(full::measure(program, grounds, options.full_seconds, REPETITIONS)?);
     }
     Ok(())
 }

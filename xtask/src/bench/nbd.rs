@@ -12,6 +12,7 @@ use super::fio::{self, End, Figures, Job};
 use super::forebay::Program;
 use super::ground::{Ground, Medium};
 use super::interrupt;
+use super::plan::Plan;
 use super::spread::Spread;
 
 /// Size of the volume and of every other file. Less than the product's `writeback_percent` (10) of
@@ -28,6 +29,9 @@ const WARM_BYTES: u64 = 64 << 10;
 const WARM_DEPTH: u32 = 8;
 /// A second round for what the cache did not take in the first.
 const WARM_ROUNDS: u32 = 2;
+
+/// What it takes to prepare a medium and its phases on an ordinary machine.
+const MEDIUM_SECONDS: u64 = 40;
 
 /// What a client does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -120,17 +124,16 @@ impl Row {
     }
 }
 
-/// What is measured on a medium.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    /// Of each phase.
-    pub(super) seconds: u64,
-    pub(super) repetitions: u32,
-}
-
 /// Bytes that a medium must have room for.
 pub(super) fn ground_bytes() -> u64 {
     GROUND_BYTES
+}
+
+/// About what all media take.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let phases = (Medium::ALL.len() * Work::ALL.len() * Contender::COUNT) as u64;
+    let medium = MEDIUM_SECONDS * Medium::ALL.len() as u64;
+    medium + phases * u64::from(plan.repetitions) * plan.seconds
 }
 
 /// All works on one medium.

@@ -10,6 +10,7 @@ use super::fio::{self, End, Job};
 use super::forebay::Program;
 use super::ground::Ground;
 use super::interrupt;
+use super::plan::Plan;
 use super::spread::Spread;
 
 /// Sizes of the log.
@@ -22,6 +23,8 @@ const FILL_PERCENT: u64 = 85;
 /// The volume is larger than the log by this factor, so that neighbours are seldom both cached.
 const VOLUME_FACTOR: u64 = 16;
 const FILL_DEPTH: u32 = 32;
+/// What making and filling all logs takes on an ordinary machine.
+const FILL_SECONDS: u64 = 60;
 /// For the measurement of the device's own rate.
 const READ_RATE_SECONDS: u64 = 2;
 /// What the bounds assume of a device, in bytes a second.
@@ -107,19 +110,21 @@ pub(super) fn ground_bytes() -> u64 {
     CACHE_BYTES.iter().max().expect("there are sizes") / 4 * 5
 }
 
+/// About what it takes; making and filling the logs is most of it.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let starts = (CACHE_BYTES.len() * EXTENT_BYTES.len()) as u64 * u64::from(plan.repetitions);
+    FILL_SECONDS + starts
+}
+
 /// All sizes and lengths.
-pub(super) fn measure(
-    program: &Program,
-    ground: &Ground,
-    repetitions: u32,
-) -> anyhow::Result<Recovery> {
+pub(super) fn measure(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result<Recovery> {
     println!("recovery and memory, {}", ground.medium.title());
     let mut rows = Vec::new();
     let mut read_rate = 0.0;
     for cache_bytes in CACHE_BYTES {
         let cache = ground.path("log.img");
         for extent_bytes in EXTENT_BYTES {
-            let row = measure_row(program, ground, (cache_bytes, extent_bytes), repetitions)?;
+            let row = measure_row(program, ground, (cache_bytes, extent_bytes), plan.repetitions)?;
             print_row(&row);
             rows.push(row);
         }

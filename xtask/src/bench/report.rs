@@ -6,6 +6,7 @@ use super::bounds::Bound;
 use super::engine::Engine;
 use super::ground::Ground;
 use super::machine::Machine;
+use super::plan::Plan;
 use super::recovery::Recovery;
 use super::{full, nbd, ssd_bytes};
 
@@ -17,9 +18,7 @@ pub(super) struct Report {
     pub(super) command: String,
     /// File systems that files lay on, each as `medium: kind`.
     pub(super) file_systems: Vec<String>,
-    /// Seconds of each phase over NBD.
-    pub(super) seconds: u64,
-    pub(super) repetitions: u32,
+    pub(super) plan: Plan,
     pub(super) nbd: Option<Vec<nbd::Row>>,
     pub(super) recovery: Option<Recovery>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,

@@ -9,6 +9,7 @@ use super::fio::{self, End, Job, REPEATS};
 use super::forebay::Program;
 use super::ground::Ground;
 use super::interrupt;
+use super::plan::Plan;
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -22,6 +23,9 @@ const SECONDS: u64 = 1;
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 const LARGE_SPAN_BYTES: u64 = 1 << 30;
 const WRAP_SECONDS: u64 = 4;
+/// What it takes to write the files, and to prepare a phase, on an ordinary machine.
+const FILE_SECONDS: u64 = 10;
+const PHASE_SECONDS: u64 = 1;
 
 /// A kind of writes.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +43,15 @@ struct Kind {
 enum Log {
     HasRoom,
     WrapsAround,
+}
+
+impl Log {
+    fn seconds(self) -> u64 {
+        match self {
+            Log::HasRoom => SECONDS,
+            Log::WrapsAround => WRAP_SECONDS,
+        }
+    }
 }
 
 const FLUSHED: &[&str] = &[REPEATS[0], fio::FLUSH_EACH[0]];
@@ -103,19 +116,21 @@ pub(super) fn ground_bytes() -> u64 {
     2 * (CACHE_BYTES + SMALL_CACHE_BYTES + LARGE_SPAN_BYTES)
 }
 
+/// About what it takes.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let phases: u64 = KINDS.iter().map(|kind| kind.log.seconds() + PHASE_SECONDS).sum();
+    FILE_SECONDS + phases * u64::from(plan.repetitions)
+}
+
 /// All kinds.
-pub(super) fn measure(
-    program: &Program,
-    ground: &Ground,
-    repetitions: u32,
-) -> anyhow::Result<Vec<Row>> {
+pub(super) fn measure(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result<Vec<Row>> {
     println!("SSD bytes per client byte, {}", ground.medium.title());
     ground.write_file("volume.img", SPAN_BYTES)?;
     ground.write_file("large-volume.img", LARGE_SPAN_BYTES)?;
     let mut rows = Vec::new();
     for kind in KINDS {
         let mut row = Row { title: kind.title, samples: Vec::new() };
-        for _ in 0..repetitions {
+        for _ in 0..plan.repetitions {
             interrupt::check()?;
             row.samples.push(measure_kind(program, ground, kind)?);
         }
@@ -134,11 +149,11 @@ pub(super) fn measure(
 fn measure_kind(program: &Program, ground: &Ground, kind: Kind) -> anyhow::Result<Sample> {
     let (cache, volume, cache_bytes, span_bytes, end) = match kind.log {
         Log::HasRoom => {
-            let end = End::TimeOrBytes { seconds: SECONDS, bytes: WRITE_BYTES_MAX };
+            let end = End::TimeOrBytes { seconds: kind.log.seconds(), bytes: WRITE_BYTES_MAX };
             ("cache.img", "volume.img", CACHE_BYTES, SPAN_BYTES, end)
         }
         Log::WrapsAround => {
-            let end = End::Time { seconds: WRAP_SECONDS };
+            let end = End::Time { seconds: kind.log.seconds() };
             ("small-cache.img", "large-volume.img", SMALL_CACHE_BYTES, LARGE_SPAN_BYTES, end)
         }
     };
