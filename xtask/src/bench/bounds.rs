@@ -102,7 +102,7 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
             (batch.median >= BATCH_BLOCKS_MIN).then_some((row, batch.median))
         });
         bounds.extend(batches.map(|(row, batch)| {
-            let title = row.title;
+            let title = &row.title;
             let work = format!("SSD bytes per client byte; {title}, batches of {batch:.0} blocks");
             let measured = row.spread(|sample| sample.written_per_byte);
             Bound::new(work, Limit::AtMost(1.5), "", measured)

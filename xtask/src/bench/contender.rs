@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::forebay::{self, Daemon, Program};
 use super::ground::Ground;
@@ -15,7 +15,7 @@ use crate::packages;
 const QEMU_CLIENTS: &str = "4";
 
 /// A server under comparison.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Contender {
     Forebay,
@@ -127,10 +127,11 @@ impl Running {
 }
 
 impl Stage<'_> {
-    /// Writes the files of all contenders, and lets the product write its cache file in full.
+    /// Writes the files of all contenders that are not there yet, and lets the product write its
+    /// cache file in full.
     pub(super) fn make_files(&self) -> anyhow::Result<()> {
         for contender in Contender::present() {
-            self.ground.write_file(contender.file_name(), self.file_bytes)?;
+            self.ground.file(contender.file_name(), self.file_bytes)?;
         }
         let origin = self.ground.path(Contender::Forebay.file_name());
         self.program.make_set(&self.cache(), &origin, self.cache_bytes)

@@ -59,7 +59,7 @@ on {}, at commit `{}`. Run it again on your own machine rather than believe thes
 - {}, {} cores, {} GiB of memory, Linux {}
 - load before the run (1, 5, 15 minutes): {}
 - file systems: {}
-{}
+{}{}
 ## How to read this
 
 Every figure comes from this one run. {} Where servers are compared they took turns within each
@@ -84,8 +84,20 @@ their file lies on a disk; those with O_DIRECT read and write the disk. Compare 
         machine.load,
         report.file_systems.join(", "),
         versions.concat(),
+        sessions(report.session_count),
         repetitions(report.plan.repetitions),
     )
+}
+
+/// Whether the figures come from one go.
+fn sessions(count: u32) -> String {
+    match count.saturating_sub(1) {
+        0 => String::new(),
+        1 => "- interrupted once and resumed; what is compared was measured in one go\n".to_owned(),
+        count => format!(
+            "- interrupted {count} times and resumed; what is compared was measured in one go\n"
+        ),
+    }
 }
 
 /// How often phases were measured, and what tables show therefore.
@@ -183,7 +195,7 @@ fn nbd_table(rows: &[&nbd::Row]) -> String {
     let cells = rows.iter().map(|row| {
         vec![
             row.contender.title().to_owned(),
-            row.io.to_owned(),
+            row.io.clone(),
             cell(row.spread(iops), 0),
             over(row, bare, iops),
             over(row, nbdkit, iops),
@@ -279,12 +291,12 @@ fn recovery_table(recovery: &Recovery) -> String {
         "\
 ## Recovery
 
-The daemon was killed with SIGKILL after the log was filled with random writes of one length, and
-started again. The cache file lies on the disk, which reads it with {} GB/s in pieces of 1 MiB
-(O_DIRECT). A TiB was not measured: the last two columns are proportions, the first of the time
-measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of a start
-with an empty log, as if reading and computing took turns. CPU time is counted in hundredths of a
-second, so it is rough for small logs.
+The daemon was killed with SIGKILL after the log was filled by random reads of one length, which
+were promoted, and started again. The cache file lies on the disk, which reads it with {} GB/s in
+pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are proportions, the first
+of the time measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of
+a start with an empty log, as if reading and computing took turns. CPU time is counted in hundredths
+of a second, so it is rough for small logs.
 
 ",
         number(recovery.read_rate / 1e9, 2),
@@ -337,7 +349,7 @@ fn ssd_bytes_table(rows: &[ssd_bytes::Row]) -> String {
     let header = ["writes", "blocks per batch", "written per byte", "relocated per byte"];
     let rows = rows.iter().map(|row| {
         vec![
-            row.title.to_owned(),
+            row.title.clone(),
             cell(row.spread(|sample| sample.batch_blocks), 1),
             cell(row.spread(|sample| sample.written_per_byte), 2),
             cell(row.spread(|sample| sample.relocated_per_byte), 2),

@@ -39,7 +39,7 @@ pub(super) const FLUSH_EACH: &[&str] = &["--fsync=1"];
 pub(super) const REPEATS: &[&str] = &["--norandommap"];
 
 /// What a phase came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Figures {
     /// Reads and writes, without flushes.
     pub(super) requests: u64,
@@ -53,7 +53,7 @@ pub(super) struct Figures {
 }
 
 /// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Percentiles {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -61,7 +61,7 @@ pub(super) struct Percentiles {
 }
 
 /// A phase, second by second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Timeline {
     pub(super) figures: Figures,
     /// Reads and writes that were completed in each whole second.

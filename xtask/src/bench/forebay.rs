@@ -100,6 +100,10 @@ impl Program {
         Ok(Program(target.join("release/forebay")))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The command to add arguments to, free of what the environment may say.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.0);
@@ -168,13 +172,6 @@ impl Program {
     pub(super) fn reset_counters(&self, daemon: &Daemon) -> anyhow::Result<()> {
         let mut command = self.command();
         command.args(["status", "--reset", "--admin"]).arg(&daemon.admin);
-        interrupt::capture(&mut command).map(|_| ())
-    }
-
-    /// Changes a setting of the volume.
-    pub(super) fn set(&self, daemon: &Daemon, setting: &str) -> anyhow::Result<()> {
-        let mut command = self.command();
-        command.args(["set", VOLUME, setting, "--admin"]).arg(&daemon.admin);
         interrupt::capture(&mut command).map(|_| ())
     }
 }

@@ -7,13 +7,14 @@
 
 use std::path::Path;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job, Timeline};
 use super::forebay::{self, Program};
 use super::ground::Ground;
 use super::interrupt;
 use super::plan::Plan;
+use super::progress::Progress;
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -37,7 +38,7 @@ const SKEWED: &[&str] = &[fio::REPEATS[0], "--random_distribution=zipf:1.2"];
 const MOSTLY_READS: &[&str] = &[fio::REPEATS[0], "--rwmixread=70"];
 
 /// A slow device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Origin {
     HardDisk,
@@ -64,7 +65,7 @@ impl Origin {
 }
 
 /// What a client does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Work {
     Uniform,
@@ -114,7 +115,7 @@ impl Work {
 }
 
 /// The bare origin and the cached one, one after the other.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) bare: Timeline,
     pub(super) cached: Timeline,
@@ -141,7 +142,7 @@ pub(super) fn mean(values: &[f64]) -> f64 {
 }
 
 /// A kind of work on an origin, with its repetitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) origin: Origin,
     pub(super) work: Work,
@@ -185,19 +186,23 @@ pub(super) fn measure(
     program: &Program,
     grounds: Grounds<'_>,
     plan: Plan,
+    progress: &mut Progress,
 ) -> anyhow::Result<Vec<Row>> {
     println!("full of dirty data: {} MiB of cache, {DEPTH} at a time", CACHE_BYTES >> 20);
-    grounds.ram.write_file("origin.img", ORIGIN_BYTES)?;
     let mut rows = Vec::new();
     for origin in Origin::ALL {
         for work in Work::ALL {
             let mut row = Row { origin, work, samples: Vec::new() };
-            for _ in 0..plan.repetitions {
-                interrupt::check()?;
-                let bare_job = work.job(work.bare_seconds(plan));
-                let bare = run_bare(program, grounds, origin, &bare_job)?;
-                let cached = run_cached(program, grounds, origin, &work.job(work.seconds(plan)))?;
-                row.samples.push(Sample { bare, cached });
+            for repetition in 0..plan.repetitions {
+                let name = format!("full/{origin:?}/{work:?}/{repetition}");
+                row.samples.push(progress.sample(&name, || {
+                    interrupt::check()?;
+                    let bare_job = work.job(work.bare_seconds(plan));
+                    let bare = run_bare(program, grounds, origin, &bare_job)?;
+                    let job = work.job(work.seconds(plan));
+                    let cached = run_cached(program, grounds, origin, &job)?;
+                    Ok(Sample { bare, cached })
+                })?);
             }
             println!(
                 "  {:<24} {:<34} steady {}x  slowest five seconds {}x",
@@ -219,7 +224,7 @@ fn run_bare(
     job: &Job,
 ) -> anyhow::Result<Timeline> {
     let (socket, log) = (grounds.ram.path("bare.nbd"), grounds.ram.path("bare.log"));
-    let device = origin.device(&grounds.ram.path("origin.img"));
+    let device = origin.device(&grounds.ram.file("origin.img", ORIGIN_BYTES)?);
     let server = program.serve_bare(&device, &socket, &log)?;
     let uri = forebay::uri(forebay::VOLUME, &socket);
     let timeline = fio::run_with_timeline(job, &uri, grounds.ram.folder())?;
@@ -234,7 +239,7 @@ fn run_cached(
     job: &Job,
 ) -> anyhow::Result<Timeline> {
     let cache = grounds.disk.path("cache.img");
-    let device = origin.device(&grounds.ram.path("origin.img"));
+    let device = origin.device(&grounds.ram.file("origin.img", ORIGIN_BYTES)?);
     program.make_set(&cache, Path::new(&device), CACHE_BYTES)?;
     let daemon = program.serve(&cache, grounds.disk)?;
     let timeline = fio::run_with_timeline(job, &daemon.uri, grounds.ram.folder())?;

@@ -16,6 +16,7 @@ mod interrupt;
 mod machine;
 mod nbd;
 mod plan;
+mod progress;
 mod recovery;
 mod report;
 mod server;
@@ -36,8 +37,11 @@ use forebay::Program;
 use ground::{Ground, Medium};
 use machine::Machine;
 use plan::{Estimate, Pace, Plan};
+use progress::{Identity, Progress, Start};
 use report::Report;
 
+/// Where samples are kept until the run is complete, in the build folder.
+const STATE: &str = "bench-state.json";
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/performance.md";
 
@@ -48,6 +52,7 @@ Examples:
   cargo xtask bench                                     everything; writes docs/performance.md
   cargo xtask bench --quick                             once each and shorter, only printed
   cargo xtask bench --quick --only full                 a quick look at a full cache
+  cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
@@ -75,6 +80,9 @@ pub(crate) struct Options {
     /// Folder on the disk to measure, about 7 GiB [default: the build folder]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Go on where a run with the same options was interrupted
+    #[arg(long)]
+    resume: bool,
     /// Do not install missing packages
     #[arg(long)]
     no_install: bool,
@@ -148,11 +156,14 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         options.parts().into_iter().map(|part| part.estimate(plan)).collect();
     println!("{}", plan::describe(&estimates));
     let program = Program::build(&workspace)?;
+    let machine = Machine::examine(&workspace, &program);
+    let mut progress = begin(options, &workspace, &program, &machine)?;
     let mut report = Report {
-        machine: Machine::examine(&workspace, &program),
+        machine: progress.machine().clone(),
         command: command_line(),
         file_systems: Vec::new(),
         plan,
+        session_count: progress.session_count(),
         nbd: None,
         recovery: None,
         ssd_bytes: None,
@@ -160,7 +171,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         engine: None,
         bounds: Vec::new(),
     };
-    measure(options, &workspace, &program, &mut report)?;
+    let scene = Scene { options, workspace: &workspace, program: &program };
+    if let Err(error) = scene.measure(&mut progress, &mut report) {
+        println!("{}", progress.farewell());
+        return Err(error);
+    }
     report.bounds = bounds::judge(&report);
     print_bounds(&report);
     if let Some(path) = &options.json {
@@ -169,52 +184,86 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     if let Some(path) = options.document(&workspace) {
         write(&path, &(document::text(&report).trim_end().to_owned() + "\n"))?;
     }
+    progress.finish()?;
     let seconds = started.elapsed().as_secs();
     println!("finished after {} min {} s", seconds / 60, seconds % 60);
     Ok(Outcome::Passed)
 }
 
-fn measure(
+/// Begins to keep samples, or finds those of an interrupted run.
+fn begin(
     options: &Options,
     workspace: &Workspace,
     program: &Program,
-    report: &mut Report,
-) -> anyhow::Result<()> {
+    machine: &Machine,
+) -> anyhow::Result<Progress> {
+    let own = std::env::current_exe().context("cannot find our own program")?;
+    let dir = options.dir.as_deref().map(|dir| dir.display().to_string());
+    let Plan { pace, seconds, full_seconds, repetitions } = options.plan();
+    let text = format!(
+        "{pace:?}, {seconds} s and {full_seconds} s, {repetitions} times, in {}",
+        dir.as_deref().unwrap_or("the build folder")
+    );
+    let identity = Identity::of(machine, &[program.path(), &own], text)?;
     let target = workspace.metadata.target_directory.as_std_path();
-    let disk = options.dir.as_deref().unwrap_or(target);
-    let plan = report.plan;
-    for part in options.parts() {
-        match part {
-            Part::Engine => report.engine = Some(engine::measure(workspace)?),
-            Part::Nbd => {
-                let mut rows = Vec::new();
-                for medium in Medium::ALL {
-                    let ground = Ground::prepare(medium, disk, nbd::ground_bytes())?;
-                    report.note_file_system(&ground)?;
-                    rows.extend(nbd::measure(program, &ground, plan)?);
+    let start = if options.resume { Start::Resume } else { Start::Anew };
+    Progress::begin(&target.join(STATE), start, identity, machine)
+}
+
+/// What parts are measured with.
+struct Scene<'a> {
+    options: &'a Options,
+    workspace: &'a Workspace,
+    program: &'a Program,
+}
+
+impl Scene<'_> {
+    fn measure(&self, progress: &mut Progress, report: &mut Report) -> anyhow::Result<()> {
+        let program = self.program;
+        let plan = report.plan;
+        for part in self.options.parts() {
+            match part {
+                Part::Engine => {
+                    let measure = || engine::measure(self.workspace);
+                    report.engine = Some(progress.sample("engine", measure)?);
                 }
-                report.nbd = Some(rows);
-            }
-            Part::Recovery => {
-                let ground = Ground::prepare(Medium::Disk, disk, recovery::ground_bytes())?;
-                report.note_file_system(&ground)?;
-                report.recovery = Some(recovery::measure(program, &ground, plan)?);
-            }
-            Part::SsdBytes => {
-                let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
-                report.note_file_system(&ground)?;
-                report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, plan)?);
-            }
-            Part::Full => {
-                let ram = Ground::prepare(Medium::Ram, disk, full::ram_bytes())?;
-                let ground = Ground::prepare(Medium::Disk, disk, full::disk_bytes())?;
-                report.note_file_system(&ground)?;
-                let grounds = full::Grounds { ram: &ram, disk: &ground };
-                report.full = Some(full::measure(program, grounds, plan)?);
+                Part::Nbd => {
+                    let mut rows = Vec::new();
+                    for medium in Medium::ALL {
+                        let ground = self.ground(medium, nbd::ground_bytes(), report)?;
+                        rows.extend(nbd::measure(program, &ground, plan, progress)?);
+                    }
+                    report.nbd = Some(rows);
+                }
+                Part::Recovery => {
+                    let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
+                    let recovery = recovery::measure(program, &ground, plan, progress)?;
+                    report.recovery = Some(recovery);
+                }
+                Part::SsdBytes => {
+                    let ground = self.ground(Medium::Disk, ssd_bytes::ground_bytes(), report)?;
+                    let rows = ssd_bytes::measure(program, &ground, plan, progress)?;
+                    report.ssd_bytes = Some(rows);
+                }
+                Part::Full => {
+                    let ram = self.ground(Medium::Ram, full::ram_bytes(), report)?;
+                    let disk = self.ground(Medium::Disk, full::disk_bytes(), report)?;
+                    let grounds = full::Grounds { ram: &ram, disk: &disk };
+                    report.full = Some(full::measure(program, grounds, plan, progress)?);
+                }
             }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// A folder on `medium`, of which the report takes note.
+    fn ground(&self, medium: Medium, bytes: u64, report: &mut Report) -> anyhow::Result<Ground> {
+        let target = self.workspace.metadata.target_directory.as_std_path();
+        let disk = self.options.dir.as_deref().unwrap_or(target);
+        let ground = Ground::prepare(medium, disk, bytes)?;
+        report.note_file_system(&ground)?;
+        Ok(ground)
+    }
 }
 
 /// What was typed, as far as we know it.

@@ -19,6 +19,8 @@ pub(super) struct Report {
     /// File systems that files lay on, each as `medium: kind`.
     pub(super) file_systems: Vec<String>,
     pub(super) plan: Plan,
+    /// How often the run was begun or resumed.
+    pub(super) session_count: u32,
     pub(super) nbd: Option<Vec<nbd::Row>>,
     pub(super) recovery: Option<Recovery>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,

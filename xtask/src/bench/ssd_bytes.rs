@@ -3,13 +3,14 @@
 //! Each phase begins with an empty log. A batch is what shares a record of the log: its length
 //! depends on how much comes at a time, so it is measured and not set.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job, REPEATS};
 use super::forebay::Program;
 use super::ground::Ground;
 use super::interrupt;
 use super::plan::Plan;
+use super::progress::Progress;
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -86,7 +87,7 @@ const fn kind(
 }
 
 /// One phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     /// Blocks of a record, on average.
     pub(super) batch_blocks: f64,
@@ -99,9 +100,9 @@ pub(super) struct Sample {
 }
 
 /// A kind of writes with its repetitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    pub(super) title: &'static str,
+    pub(super) title: String,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -123,16 +124,20 @@ pub(super) fn seconds(plan: Plan) -> u64 {
 }
 
 /// All kinds.
-pub(super) fn measure(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result<Vec<Row>> {
+pub(super) fn measure(
+    program: &Program,
+    ground: &Ground,
+    plan: Plan,
+    progress: &mut Progress,
+) -> anyhow::Result<Vec<Row>> {
     println!("SSD bytes per client byte, {}", ground.medium.title());
-    ground.write_file("volume.img", SPAN_BYTES)?;
-    ground.write_file("large-volume.img", LARGE_SPAN_BYTES)?;
     let mut rows = Vec::new();
     for kind in KINDS {
-        let mut row = Row { title: kind.title, samples: Vec::new() };
-        for _ in 0..plan.repetitions {
+        let mut row = Row { title: kind.title.to_owned(), samples: Vec::new() };
+        for repetition in 0..plan.repetitions {
             interrupt::check()?;
-            row.samples.push(measure_kind(program, ground, kind)?);
+            let name = format!("ssd-bytes/{}/{repetition}", kind.title);
+            row.samples.push(progress.sample(&name, || measure_kind(program, ground, kind))?);
         }
         println!(
             "  {:<58} batch {:>6} blocks  written {}  relocated {}",
@@ -158,7 +163,7 @@ fn measure_kind(program: &Program, ground: &Ground, kind: Kind) -> anyhow::Resul
         }
     };
     let cache = ground.path(cache);
-    program.make_set(&cache, &ground.path(volume), cache_bytes)?;
+    program.make_set(&cache, &ground.file(volume, span_bytes)?, cache_bytes)?;
     let daemon = program.serve(&cache, ground)?;
     program.reset_counters(&daemon)?;
     let Kind { pattern, block_bytes, depth, more, .. } = kind;
