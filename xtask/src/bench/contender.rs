@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
 
-use super::forebay::{self, Daemon, Program};
+use super::forebay::{self, Daemon, Order, Program, Set};
 use super::ground::Ground;
 use super::server::{Ready, Server};
 use crate::packages;
@@ -134,7 +134,12 @@ impl Stage<'_> {
             self.ground.file(contender.file_name(), self.file_bytes)?;
         }
         let origin = self.ground.path(Contender::Forebay.file_name());
-        self.program.make_set(&self.cache(), &origin, self.cache_bytes)
+        self.make_set(&origin)
+    }
+
+    fn make_set(&self, origin: &Path) -> anyhow::Result<()> {
+        let (bytes, order) = (self.cache_bytes, Order::Coalescing);
+        self.program.make_set(Set { cache: &self.cache(), origin, bytes, order })
     }
 
     fn cache(&self) -> PathBuf {
@@ -149,9 +154,8 @@ impl Stage<'_> {
         let direct = "O_DIRECT";
         let (uri, io, process) = match contender {
             Contender::Forebay => {
-                let cache = self.cache();
-                self.program.make_set(&cache, &file, self.cache_bytes)?;
-                let daemon = self.program.serve(&cache, self.ground)?;
+                self.make_set(&file)?;
+                let daemon = self.program.serve(&self.cache(), self.ground)?;
                 (daemon.uri.clone(), direct, Process::Cached(daemon))
             }
             Contender::Bare => {

@@ -1,12 +1,12 @@
 //! The document that a run leaves: tables, and how to read them. All of it is generated.
 
+mod writeback;
+
 use std::fmt::Write;
 
 use super::bounds::{self, Bound};
 use super::contender::Contender;
 use super::engine::Engine;
-use super::fio::Timeline;
-use super::full;
 use super::ground::Medium;
 use super::nbd::{self, Work};
 use super::recovery::{self, Recovery};
@@ -33,9 +33,7 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(rows) = &report.ssd_bytes {
         text.push_str(&ssd_bytes_table(rows));
     }
-    if let Some(rows) = &report.full {
-        text.push_str(&full_cache_tables(rows));
-    }
+    text.push_str(&writeback::text(report));
     text
 }
 
@@ -365,52 +363,6 @@ is given apart. A batch is what shares one record of the log and one device writ
 "
     .to_owned()
         + &table(&header, rows)
-}
-
-/// How many seconds a figure of a course stands for.
-const COURSE_SECONDS: usize = 10;
-
-fn full_cache_tables(rows: &[full::Row]) -> String {
-    let header = [
-        "work",
-        "origin",
-        "bare, IOPS",
-        "cached, last third, over bare",
-        "slowest five seconds over bare",
-        "p99.9 bare, ms",
-        "p99.9 cached, ms",
-    ];
-    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
-    let lines = rows.iter().map(|row| {
-        vec![
-            row.work.title().to_owned(),
-            row.origin.title().to_owned(),
-            cell(row.spread(|sample| sample.bare.figures.iops), 0),
-            cell(row.spread(full::Sample::steady_over_bare), 2),
-            cell(row.spread(full::Sample::slowest_over_bare), 2),
-            cell(row.spread(|sample| ms(&sample.bare)), 0),
-            cell(row.spread(|sample| ms(&sample.cached)), 0),
-        ]
-    });
-    let mut text = "\
-## Past a full cache
-
-4 KiB requests, 32 at a time, over a volume of 2 GiB with a cache of 768 MiB, which begins empty and
-is soon full of dirty data. The origin is a model of a slow device on a RAM file system, the cache a
-file on disk. The bare origin is served by the same front end.
-
-"
-    .to_owned()
-        + &table(&header, lines);
-    text.push_str("IOPS of the first repetition, each figure the mean of ten seconds:\n\n");
-    for row in rows {
-        let Some(sample) = row.samples.first() else { continue };
-        let chunks = sample.cached.per_second.chunks(COURSE_SECONDS);
-        let course: Vec<String> = chunks.map(|seconds| number(full::mean(seconds), 0)).collect();
-        let _ =
-            writeln!(text, "- {}, {}: {}", row.work.title(), row.origin.title(), course.join(", "));
-    }
-    text + "\n"
 }
 
 #[cfg(test)]

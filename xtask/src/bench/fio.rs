@@ -15,7 +15,9 @@ pub(super) struct Job {
     pub(super) pattern: &'static str,
     pub(super) block_bytes: u64,
     pub(super) depth: u32,
-    /// Part of the device that is used, from its start.
+    /// Where the part of the device that is used begins.
+    pub(super) start_bytes: u64,
+    /// How long that part is.
     pub(super) span_bytes: u64,
     pub(super) end: End,
     /// Further options.
@@ -68,6 +70,18 @@ pub(super) struct Timeline {
     pub(super) per_second: Vec<f64>,
 }
 
+#[cfg(test)]
+impl Timeline {
+    /// With so many requests in each second.
+    pub(super) fn of(per_second: &[f64]) -> Timeline {
+        let latency = Percentiles { p50_us: 1.0, p99_us: 2.0, p999_us: 3.0 };
+        let (requests, seconds) = (per_second.iter().sum::<f64>(), per_second.len() as f64);
+        let (iops, requests) = (requests / seconds, requests as u64);
+        let figures = Figures { requests, seconds, iops, latency, flush_latency: None };
+        Timeline { figures, per_second: per_second.to_vec() }
+    }
+}
+
 /// Runs `job` on the export at `uri`; its files are in `folder`.
 pub(super) fn run_over_nbd(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Figures> {
     run(command_over_nbd(job, uri), folder)
@@ -112,6 +126,7 @@ pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
         pattern: "read",
         block_bytes,
         depth: 8,
+        start_bytes: 0,
         span_bytes: bytes / block_bytes * block_bytes,
         end: End::Time { seconds },
         more: &["--direct=1", "--ioengine=io_uring"],
@@ -137,6 +152,7 @@ fn command(job: &Job) -> Command {
     command.arg(format!("--rw={}", job.pattern));
     command.arg(format!("--bs={}", job.block_bytes));
     command.arg(format!("--iodepth={}", job.depth));
+    command.arg(format!("--offset={}", job.start_bytes));
     command.arg(format!("--size={}", job.span_bytes));
     match job.end {
         End::Time { seconds } => {
@@ -270,8 +286,15 @@ mod tests {
     #[test]
     fn an_end_by_bytes_is_not_stretched_over_the_time() {
         let end = End::TimeOrBytes { seconds: 3, bytes: 4096 };
-        let job =
-            Job { pattern: "write", block_bytes: 1, depth: 1, span_bytes: 1, end, more: REPEATS };
+        let job = Job {
+            pattern: "write",
+            block_bytes: 1,
+            depth: 1,
+            start_bytes: 0,
+            span_bytes: 1,
+            end,
+            more: REPEATS,
+        };
         let text = crate::process::describe(&command(&job));
         assert!(text.contains("--io_size=4096 --runtime=3"), "{text}");
         assert!(!text.contains("--time_based"), "{text}");

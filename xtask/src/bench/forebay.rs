@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ground::Ground;
 use super::interrupt;
@@ -14,6 +14,38 @@ use crate::{Outcome, process};
 
 /// Name of the volume and of its export.
 pub(super) const VOLUME: &str = "bench";
+
+/// In which order dirty data goes home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    Coalescing,
+    Ordered,
+}
+
+impl Order {
+    pub(super) const ALL: [Order; 2] = [Order::Coalescing, Order::Ordered];
+
+    /// As `forebay attach` takes it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Order::Coalescing => "coalescing",
+            Order::Ordered => "ordered",
+        }
+    }
+}
+
+/// A cache set to make.
+#[derive(Clone, Copy)]
+pub(super) struct Set<'a> {
+    /// The file that is the cache device.
+    pub(super) cache: &'a Path,
+    /// As `forebay attach` takes it.
+    pub(super) origin: &'a Path,
+    /// Size of the cache file.
+    pub(super) bytes: u64,
+    pub(super) order: Order,
+}
 
 /// The released binary.
 pub(super) struct Program(PathBuf);
@@ -113,9 +145,10 @@ impl Program {
         command
     }
 
-    /// Makes a cache set of the file `cache` with an `origin` in writeback mode. A file that is not
-    /// there is made with `bytes` and written in full; one that is there is used again.
-    pub(super) fn make_set(&self, cache: &Path, origin: &Path, bytes: u64) -> anyhow::Result<()> {
+    /// Makes a cache set with a volume in writeback mode. A file that is not there is made and
+    /// written in full; one that is there is used again.
+    pub(super) fn make_set(&self, set: Set<'_>) -> anyhow::Result<()> {
+        let Set { cache, origin, bytes, order } = set;
         let mut format = self.command();
         format.arg("format").arg(cache);
         if cache.exists() {
@@ -127,6 +160,7 @@ impl Program {
         let mut attach = self.command();
         attach.arg("attach").arg(cache).arg(origin);
         attach.args(["--name", VOLUME, "--cache-mode", "writeback"]);
+        attach.args(["--writeback-order", order.name()]);
         // Names no daemon, so that one that runs elsewhere is left alone.
         attach.arg("--admin").arg(cache.with_extension("no-daemon"));
         interrupt::capture(&mut attach)?;
@@ -172,6 +206,13 @@ impl Program {
     pub(super) fn reset_counters(&self, daemon: &Daemon) -> anyhow::Result<()> {
         let mut command = self.command();
         command.args(["status", "--reset", "--admin"]).arg(&daemon.admin);
+        interrupt::capture(&mut command).map(|_| ())
+    }
+
+    /// Changes a setting of the volume.
+    pub(super) fn set(&self, daemon: &Daemon, setting: &str) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.args(["set", VOLUME, setting, "--admin"]).arg(&daemon.admin);
         interrupt::capture(&mut command).map(|_| ())
     }
 }

@@ -1,28 +1,25 @@
 //! Writes past a full cache, on slow origins: what is left of the cache when it is full of dirty
 //! data.
 //!
-//! Each phase begins with an empty log and writes far more than fits. The origin is a model of a
-//! slow device on top of a file in RAM, so that it is the same each time; the cache is a file on
-//! the disk. Within each repetition the bare origin and the cached one take turns.
-
-use std::path::Path;
+//! Each phase begins with an empty log and writes far more than fits. Within each
+//! repetition the bare origin and the cached one take turns.
 
 use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job, Timeline};
-use super::forebay::{self, Program};
-use super::ground::Ground;
+use super::forebay::Order;
 use super::interrupt;
 use super::plan::Plan;
 use super::progress::Progress;
+use super::slow::{Bench, Fill, Origin, Sizes, mean};
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
 const DEPTH: u32 = 32;
 /// As in the measurements of the kernel's caches that these are to be compared with: the origin is
 /// almost three times as large as the cache.
-const ORIGIN_BYTES: u64 = 2 << 30;
-const CACHE_BYTES: u64 = 768 << 20;
+pub(super) const SIZES: Sizes =
+    Sizes { origin_bytes: 2 << 30, fill: Fill::Written, cache_bytes: 768 << 20 };
 /// Seconds of the windows of which none should be slow.
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
@@ -36,33 +33,6 @@ const STEADY_DIVISOR: usize = 3;
 
 const SKEWED: &[&str] = &[fio::REPEATS[0], "--random_distribution=zipf:1.2"];
 const MOSTLY_READS: &[&str] = &[fio::REPEATS[0], "--rwmixread=70"];
-
-/// A slow device.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Origin {
-    HardDisk,
-    Throttled,
-}
-
-impl Origin {
-    pub(super) const ALL: [Origin; 2] = [Origin::HardDisk, Origin::Throttled];
-
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Origin::HardDisk => "emulated hard disk",
-            Origin::Throttled => "250 transfers a second",
-        }
-    }
-
-    /// As `forebay attach` takes it.
-    fn device(self, file: &Path) -> String {
-        match self {
-            Origin::HardDisk => format!("hdd:{}", file.display()),
-            Origin::Throttled => format!("iops:250:{}", file.display()),
-        }
-    }
-}
 
 /// What a client does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -107,7 +77,8 @@ impl Work {
             pattern,
             block_bytes: BLOCK_BYTES,
             depth: DEPTH,
-            span_bytes: ORIGIN_BYTES,
+            start_bytes: 0,
+            span_bytes: SIZES.origin_bytes,
             end: End::Time { seconds },
             more,
         }
@@ -136,11 +107,6 @@ impl Sample {
     }
 }
 
-/// Mean of a few values.
-pub(super) fn mean(values: &[f64]) -> f64 {
-    values.iter().sum::<f64>() / values.len().max(1) as f64
-}
-
 /// A kind of work on an origin, with its repetitions.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
@@ -155,25 +121,6 @@ impl Row {
     }
 }
 
-/// Where the files are.
-#[derive(Clone, Copy)]
-pub(super) struct Grounds<'a> {
-    /// For the origin.
-    pub(super) ram: &'a Ground,
-    /// For the cache.
-    pub(super) disk: &'a Ground,
-}
-
-/// Bytes that the RAM file system must have room for.
-pub(super) fn ram_bytes() -> u64 {
-    ORIGIN_BYTES + ORIGIN_BYTES / 8
-}
-
-/// Bytes that the disk must have room for.
-pub(super) fn disk_bytes() -> u64 {
-    2 * CACHE_BYTES
-}
-
 /// About what it takes.
 pub(super) fn seconds(plan: Plan) -> u64 {
     let of = |work: &Work| work.seconds(plan) + work.bare_seconds(plan) + 2 * PHASE_SECONDS;
@@ -183,12 +130,11 @@ pub(super) fn seconds(plan: Plan) -> u64 {
 
 /// All kinds of work on all origins.
 pub(super) fn measure(
-    program: &Program,
-    grounds: Grounds<'_>,
+    bench: Bench<'_>,
     plan: Plan,
     progress: &mut Progress,
 ) -> anyhow::Result<Vec<Row>> {
-    println!("full of dirty data: {} MiB of cache, {DEPTH} at a time", CACHE_BYTES >> 20);
+    println!("full of dirty data: {} MiB of cache, {DEPTH} at a time", SIZES.cache_bytes >> 20);
     let mut rows = Vec::new();
     for origin in Origin::ALL {
         for work in Work::ALL {
@@ -198,9 +144,9 @@ pub(super) fn measure(
                 row.samples.push(progress.sample(&name, || {
                     interrupt::check()?;
                     let bare_job = work.job(work.bare_seconds(plan));
-                    let bare = run_bare(program, grounds, origin, &bare_job)?;
+                    let bare = run_bare(bench, origin, &bare_job)?;
                     let job = work.job(work.seconds(plan));
-                    let cached = run_cached(program, grounds, origin, &job)?;
+                    let cached = run_cached(bench, origin, &job)?;
                     Ok(Sample { bare, cached })
                 })?);
             }
@@ -217,32 +163,16 @@ pub(super) fn measure(
     Ok(rows)
 }
 
-fn run_bare(
-    program: &Program,
-    grounds: Grounds<'_>,
-    origin: Origin,
-    job: &Job,
-) -> anyhow::Result<Timeline> {
-    let (socket, log) = (grounds.ram.path("bare.nbd"), grounds.ram.path("bare.log"));
-    let device = origin.device(&grounds.ram.file("origin.img", ORIGIN_BYTES)?);
-    let server = program.serve_bare(&device, &socket, &log)?;
-    let uri = forebay::uri(forebay::VOLUME, &socket);
-    let timeline = fio::run_with_timeline(job, &uri, grounds.ram.folder())?;
+fn run_bare(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timeline> {
+    let (server, uri) = bench.serve_bare(origin, SIZES)?;
+    let timeline = fio::run_with_timeline(job, &uri, bench.ram.folder())?;
     server.stop()?;
     Ok(timeline)
 }
 
-fn run_cached(
-    program: &Program,
-    grounds: Grounds<'_>,
-    origin: Origin,
-    job: &Job,
-) -> anyhow::Result<Timeline> {
-    let cache = grounds.disk.path("cache.img");
-    let device = origin.device(&grounds.ram.file("origin.img", ORIGIN_BYTES)?);
-    program.make_set(&cache, Path::new(&device), CACHE_BYTES)?;
-    let daemon = program.serve(&cache, grounds.disk)?;
-    let timeline = fio::run_with_timeline(job, &daemon.uri, grounds.ram.folder())?;
+fn run_cached(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timeline> {
+    let daemon = bench.serve_cached(origin, Order::Coalescing, SIZES)?;
+    let timeline = fio::run_with_timeline(job, &daemon.uri, bench.ram.folder())?;
     // What is still dirty would only be written home: the set is made anew for the next phase.
     daemon.server.kill()?;
     Ok(timeline)
@@ -251,19 +181,11 @@ fn run_cached(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::fio::{Figures, Percentiles};
-
-    fn timeline(per_second: &[f64]) -> Timeline {
-        let latency = Percentiles { p50_us: 1.0, p99_us: 2.0, p999_us: 3.0 };
-        let iops = mean(per_second);
-        let figures = Figures { requests: 1, seconds: 1.0, iops, latency, flush_latency: None };
-        Timeline { figures, per_second: per_second.to_vec() }
-    }
 
     #[test]
     fn ratios_are_those_of_the_slowest_window_and_of_the_end() {
         let cached = [900.0, 800.0, 100.0, 0.0, 100.0, 100.0, 200.0, 300.0, 500.0];
-        let sample = Sample { bare: timeline(&[100.0, 100.0]), cached: timeline(&cached) };
+        let sample = Sample { bare: Timeline::of(&[100.0, 100.0]), cached: Timeline::of(&cached) };
         assert_eq!(sample.slowest_over_bare(), 1.0);
         assert!((sample.steady_over_bare() - 10.0 / 3.0).abs() < 1e-9);
     }

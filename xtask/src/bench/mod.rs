@@ -9,6 +9,7 @@ mod contender;
 mod document;
 mod engine;
 mod fio;
+mod flushed;
 mod forebay;
 mod full;
 mod ground;
@@ -19,7 +20,9 @@ mod plan;
 mod progress;
 mod recovery;
 mod report;
+mod sequential;
 mod server;
+mod slow;
 mod spread;
 mod ssd_bytes;
 
@@ -39,6 +42,7 @@ use machine::Machine;
 use plan::{Estimate, Pace, Plan};
 use progress::{Identity, Progress, Start};
 use report::Report;
+use slow::Bench;
 
 /// Where samples are kept until the run is complete, in the build folder.
 const STATE: &str = "bench-state.json";
@@ -125,6 +129,10 @@ enum Part {
     SsdBytes,
     /// Writes past a full cache, on slow origins
     Full,
+    /// Writes that are flushed one by one, during writeback
+    Fsync,
+    /// Sequential writes larger than the cache
+    Sequential,
 }
 
 impl Part {
@@ -135,6 +143,8 @@ impl Part {
             Part::Recovery => recovery::seconds(plan),
             Part::SsdBytes => ssd_bytes::seconds(plan),
             Part::Full => full::seconds(plan),
+            Part::Fsync => flushed::seconds(plan),
+            Part::Sequential => sequential::seconds(plan),
         };
         let value = self.to_possible_value().expect("no part is skipped");
         Estimate { part: value.get_name().to_owned(), seconds }
@@ -168,6 +178,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         recovery: None,
         ssd_bytes: None,
         full: None,
+        fsync: None,
+        sequential: None,
         engine: None,
         bounds: Vec::new(),
     };
@@ -246,10 +258,23 @@ impl Scene<'_> {
                     report.ssd_bytes = Some(rows);
                 }
                 Part::Full => {
-                    let ram = self.ground(Medium::Ram, full::ram_bytes(), report)?;
-                    let disk = self.ground(Medium::Disk, full::disk_bytes(), report)?;
-                    let grounds = full::Grounds { ram: &ram, disk: &disk };
-                    report.full = Some(full::measure(program, grounds, plan, progress)?);
+                    let ram = self.ground(Medium::Ram, full::SIZES.ram_bytes(), report)?;
+                    let disk = self.ground(Medium::Disk, full::SIZES.disk_bytes(), report)?;
+                    let bench = Bench { program, ram: &ram, disk: &disk };
+                    report.full = Some(full::measure(bench, plan, progress)?);
+                }
+                Part::Fsync => {
+                    let ram = self.ground(Medium::Ram, flushed::SIZES.ram_bytes(), report)?;
+                    let disk = self.ground(Medium::Disk, flushed::disk_bytes(), report)?;
+                    let bench = Bench { program, ram: &ram, disk: &disk };
+                    report.fsync = Some(flushed::measure(bench, plan, progress)?);
+                }
+                Part::Sequential => {
+                    let sizes = sequential::SIZES;
+                    let ram = self.ground(Medium::Ram, sizes.ram_bytes(), report)?;
+                    let disk = self.ground(Medium::Disk, sizes.disk_bytes(), report)?;
+                    let bench = Bench { program, ram: &ram, disk: &disk };
+                    report.sequential = Some(sequential::measure(bench, plan, progress)?);
                 }
             }
         }

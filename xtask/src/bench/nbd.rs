@@ -72,7 +72,15 @@ impl Work {
         } else {
             ("randwrite", End::TimeOrBytes { seconds, bytes: WRITE_BYTES_MAX })
         };
-        Job { pattern, block_bytes: BLOCK_BYTES, depth, span_bytes: FILE_BYTES, end, more }
+        Job {
+            pattern,
+            block_bytes: BLOCK_BYTES,
+            depth,
+            start_bytes: 0,
+            span_bytes: FILE_BYTES,
+            end,
+            more,
+        }
     }
 }
 
@@ -199,6 +207,7 @@ fn warm_up(stage: &Stage<'_>, running: &Running) -> anyhow::Result<()> {
         pattern: "randread",
         block_bytes: WARM_BYTES,
         depth: WARM_DEPTH,
+        start_bytes: 0,
         span_bytes: FILE_BYTES,
         end: End::Bytes(FILE_BYTES),
         more: &[],

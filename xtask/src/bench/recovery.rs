@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job};
-use super::forebay::Program;
+use super::forebay::{Order, Program, Set};
 use super::ground::Ground;
 use super::interrupt;
 use super::plan::Plan;
@@ -163,7 +163,8 @@ fn measure_row(
     let (cache, origin) = (ground.path("log.img"), ground.path("volume.img"));
     let volume_bytes = cache_bytes * VOLUME_FACTOR;
     std::fs::File::create(&origin)?.set_len(volume_bytes)?;
-    program.make_set(&cache, &origin, cache_bytes)?;
+    let (bytes, order) = (cache_bytes, Order::Coalescing);
+    program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
     let daemon = program.serve(&cache, ground)?;
     let empty_cpu_seconds = daemon.server.cpu_seconds()?;
     let empty_memory_bytes = program.status(&daemon)?.cache_set.memory_bytes;
@@ -172,6 +173,7 @@ fn measure_row(
         pattern: "randread",
         block_bytes: extent_bytes,
         depth: FILL_DEPTH,
+        start_bytes: 0,
         span_bytes: volume_bytes,
         end: End::Bytes(cache_bytes / 100 * FILL_PERCENT / extent_bytes * extent_bytes),
         more: &[],

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job, REPEATS};
-use super::forebay::Program;
+use super::forebay::{Order, Program, Set};
 use super::ground::Ground;
 use super::interrupt;
 use super::plan::Plan;
@@ -163,11 +163,13 @@ fn measure_kind(program: &Program, ground: &Ground, kind: Kind) -> anyhow::Resul
         }
     };
     let cache = ground.path(cache);
-    program.make_set(&cache, &ground.file(volume, span_bytes)?, cache_bytes)?;
+    let origin = ground.file(volume, span_bytes)?;
+    let (bytes, order) = (cache_bytes, Order::Coalescing);
+    program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
     let daemon = program.serve(&cache, ground)?;
     program.reset_counters(&daemon)?;
     let Kind { pattern, block_bytes, depth, more, .. } = kind;
-    let job = Job { pattern, block_bytes, depth, span_bytes, end, more };
+    let job = Job { pattern, block_bytes, depth, start_bytes: 0, span_bytes, end, more };
     fio::run_over_nbd(&job, &daemon.uri, ground.folder())?;
     let counters = program.status(&daemon)?.cache_set.counters;
     daemon.server.stop()?;

@@ -1,0 +1,171 @@
+//! The part of the document on writes that go home to slow origins.
+
+use std::fmt::Write;
+
+use super::super::fio::{Figures, Timeline};
+use super::super::report::Report;
+use super::super::slow::mean;
+use super::super::spread::number;
+use super::super::{flushed, full, sequential};
+use super::{cell, table};
+
+/// All of it, as far as it was measured.
+pub(super) fn text(report: &Report) -> String {
+    let parts = [
+        report.full.as_deref().map(full_cache_tables),
+        report.fsync.as_deref().map(|rows| flushed_table(rows, report)),
+        report.sequential.as_deref().map(sequential_table),
+    ];
+    let parts: String = parts.into_iter().flatten().collect();
+    if parts.is_empty() {
+        return parts;
+    }
+    "\
+## Writeback to slow origins
+
+The origin is a model of a slow device on a RAM file system, the cache a file on disk. The emulated
+hard disk has 7200 revolutions a minute; the throttled origin does 250 transfers a second, whatever
+their length. A bare device is served by the same front end.
+
+"
+    .to_owned()
+        + &parts
+}
+
+/// How many seconds a figure of a course stands for.
+const COURSE_SECONDS: usize = 10;
+
+fn full_cache_tables(rows: &[full::Row]) -> String {
+    let header = [
+        "work",
+        "origin",
+        "bare, IOPS",
+        "cached, last third, over bare",
+        "slowest five seconds over bare",
+        "p99.9 bare, ms",
+        "p99.9 cached, ms",
+    ];
+    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
+    let lines = rows.iter().map(|row| {
+        vec![
+            row.work.title().to_owned(),
+            row.origin.title().to_owned(),
+            cell(row.spread(|sample| sample.bare.figures.iops), 0),
+            cell(row.spread(full::Sample::steady_over_bare), 2),
+            cell(row.spread(full::Sample::slowest_over_bare), 2),
+            cell(row.spread(|sample| ms(&sample.bare)), 0),
+            cell(row.spread(|sample| ms(&sample.cached)), 0),
+        ]
+    });
+    let mut text = "\
+### Past a full cache
+
+4 KiB requests, 32 at a time, over a volume of 2 GiB with a cache of 768 MiB, which begins empty and
+is soon full of dirty data.
+
+"
+    .to_owned()
+        + &table(&header, lines);
+    text.push_str("IOPS of the first repetition, each figure the mean of ten seconds:\n\n");
+    for row in rows {
+        let Some(sample) = row.samples.first() else { continue };
+        let chunks = sample.cached.per_second.chunks(COURSE_SECONDS);
+        let course: Vec<String> = chunks.map(|seconds| number(mean(seconds), 0)).collect();
+        let _ =
+            writeln!(text, "- {}, {}: {}", row.work.title(), row.origin.title(), course.join(", "));
+    }
+    text + "\n"
+}
+
+fn flushed_table(rows: &[flushed::Row], report: &Report) -> String {
+    let header = [
+        "origin",
+        "order",
+        "bare fast device, IOPS",
+        "cached, IOPS",
+        "over bare",
+        "p99.9 of a flush, bare, ms",
+        "p99.9 of a flush, cached, ms",
+        "dirty before and after, MiB",
+        "written home meanwhile, MiB",
+    ];
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let flush_ms =
+        |figures: &Figures| figures.flush_latency.map_or(0.0, |flush| flush.p999_us / 1e3);
+    let lines = rows.iter().map(|row| {
+        let before = cell(row.spread(|sample| mib(sample.busy.dirty_before_bytes)), 0);
+        let after = cell(row.spread(|sample| mib(sample.busy.dirty_after_bytes)), 0);
+        vec![
+            row.origin.title().to_owned(),
+            row.order.name().to_owned(),
+            cell(row.spread(|sample| sample.bare.iops), 0),
+            cell(row.spread(|sample| sample.busy.figures.iops), 0),
+            cell(row.spread(flushed::Sample::over_bare), 2),
+            cell(row.spread(|sample| flush_ms(&sample.bare)), 1),
+            cell(row.spread(|sample| flush_ms(&sample.busy.figures)), 1),
+            format!("{before} / {after}"),
+            cell(row.spread(|sample| mib(sample.busy.written_back_bytes)), 0),
+        ]
+    });
+    format!(
+        "\
+### Write + fsync during writeback
+
+4 KiB random writes, one at a time, with a flush after each, for {} s, while random dirty blocks of
+another part of the volume go home. The fast device is a file on the disk of the cache file. Ordered
+writeback was measured {} per origin.
+
+",
+        flushed::phase_seconds(report.plan),
+        times(flushed::ORDERED_REPETITIONS),
+    ) + &table(&header, lines)
+}
+
+fn sequential_table(rows: &[sequential::Row]) -> String {
+    let header = [
+        "origin",
+        "bare, MiB/s",
+        "cached, MiB/s",
+        "over bare",
+        "second half of the time, over bare",
+        "p99.9 bare, ms",
+        "p99.9 cached, ms",
+    ];
+    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
+    let mib = |timeline: &Timeline| {
+        timeline.figures.iops * (sequential::BLOCK_BYTES as f64 / f64::from(1 << 20))
+    };
+    let lines = rows.iter().map(|row| {
+        vec![
+            row.origin.title().to_owned(),
+            cell(row.spread(|sample| mib(&sample.bare)), 0),
+            cell(row.spread(|sample| mib(&sample.cached)), 0),
+            cell(row.spread(sequential::Sample::over_bare), 2),
+            cell(row.spread(sequential::Sample::second_half_over_bare), 2),
+            cell(row.spread(|sample| ms(&sample.bare)), 0),
+            cell(row.spread(|sample| ms(&sample.cached)), 0),
+        ]
+    });
+    format!(
+        "\
+### Sequential writes larger than the cache
+
+{} MiB in requests of 1 MiB, {} at a time, through a cache of {} MiB that begins empty. Part of the
+data is still dirty in the cache when the last write is answered; the second half of the time shows
+what is left when the cache has no more room.
+
+",
+        sequential::SIZES.origin_bytes >> 20,
+        sequential::DEPTH,
+        sequential::SIZES.cache_bytes >> 20,
+    ) + &table(&header, lines)
+}
+
+/// A number of repetitions in words.
+fn times(count: u32) -> String {
+    match count {
+        1 => "once".to_owned(),
+        2 => "twice".to_owned(),
+        count => format!("{count} times"),
+    }
+}
