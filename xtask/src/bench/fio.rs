@@ -118,6 +118,30 @@ fn per_second(log: &str, seconds: usize) -> anyhow::Result<Vec<f64>> {
     Ok(sums)
 }
 
+/// A list of requests to do again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replay<'a> {
+    /// In the format of fio, version 2.
+    pub(super) list: &'a Path,
+    pub(super) depth: u32,
+    /// Ends it early.
+    pub(super) seconds_max: Option<u64>,
+}
+
+/// Does what a list says, as fast as it goes, on the export at `uri`.
+pub(super) fn replay(replay: Replay<'_>, uri: &str, folder: &Path) -> anyhow::Result<Figures> {
+    let mut command = plain_command();
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    // The list says what is done; without this, fio asks for a size.
+    command.arg("--rw=write");
+    command.arg(format!("--read_iolog={}", replay.list.display()));
+    command.arg(format!("--iodepth={}", replay.depth));
+    if let Some(seconds) = replay.seconds_max {
+        command.arg(format!("--runtime={seconds}"));
+    }
+    run(command, folder)
+}
+
 /// Bytes a second that `file` is read with in long pieces, with direct I/O.
 pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
     let bytes = file.metadata().with_context(|| format!("cannot find {}", file.display()))?.len();
@@ -143,12 +167,18 @@ fn command_over_nbd(job: &Job, uri: &str) -> Command {
     command
 }
 
-fn command(job: &Job) -> Command {
+/// What all phases have in common.
+fn plain_command() -> Command {
     let mut command = Command::new("fio");
     command.args(["--name=bench", "--output-format=json", "--randrepeat=1"]);
     // From submission on: over NBD much of a short request passes while it is submitted, which
     // fio's completion latency leaves out.
     command.args(["--lat_percentiles=1", "--clat_percentiles=0"]);
+    command
+}
+
+fn command(job: &Job) -> Command {
+    let mut command = plain_command();
     command.arg(format!("--rw={}", job.pattern));
     command.arg(format!("--bs={}", job.block_bytes));
     command.arg(format!("--iodepth={}", job.depth));

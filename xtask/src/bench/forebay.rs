@@ -1,7 +1,7 @@
 //! The product, driven through its command line as anybody would.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -106,6 +106,10 @@ pub(super) struct Volume {
 #[derive(Clone, Deserialize)]
 pub(super) struct VolumeCounters {
     pub(super) writeback_block_count: u64,
+    /// Writes of the origin.
+    pub(super) writeback_io_count: u64,
+    /// Reads of the origin, for what lies between dirty blocks.
+    pub(super) writeback_read_io_count: u64,
 }
 
 impl Status {
@@ -207,6 +211,18 @@ impl Program {
         let mut command = self.command();
         command.args(["status", "--reset", "--admin"]).arg(&daemon.admin);
         interrupt::capture(&mut command).map(|_| ())
+    }
+
+    /// Writes everything home.
+    pub(super) fn drain(&self, daemon: &Daemon) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.args(["drain", VOLUME, "--admin"]).arg(&daemon.admin);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = interrupt::wait_for(&mut command)?;
+        if !status.success() {
+            bail!("{}: {status}", process::describe(&command));
+        }
+        Ok(())
     }
 
     /// Changes a setting of the volume.

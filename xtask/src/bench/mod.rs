@@ -7,6 +7,7 @@
 mod bounds;
 mod contender;
 mod document;
+mod drain;
 mod engine;
 mod fio;
 mod flushed;
@@ -133,6 +134,8 @@ enum Part {
     Fsync,
     /// Sequential writes larger than the cache
     Sequential,
+    /// Time and writes that a drain takes
+    Drain,
 }
 
 impl Part {
@@ -145,6 +148,7 @@ impl Part {
             Part::Full => full::seconds(plan),
             Part::Fsync => flushed::seconds(plan),
             Part::Sequential => sequential::seconds(plan),
+            Part::Drain => drain::seconds(plan),
         };
         let value = self.to_possible_value().expect("no part is skipped");
         Estimate { part: value.get_name().to_owned(), seconds }
@@ -180,6 +184,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         full: None,
         fsync: None,
         sequential: None,
+        drain: None,
         engine: None,
         bounds: Vec::new(),
     };
@@ -257,26 +262,37 @@ impl Scene<'_> {
                     let rows = ssd_bytes::measure(program, &ground, plan, progress)?;
                     report.ssd_bytes = Some(rows);
                 }
-                Part::Full => {
-                    let ram = self.ground(Medium::Ram, full::SIZES.ram_bytes(), report)?;
-                    let disk = self.ground(Medium::Disk, full::SIZES.disk_bytes(), report)?;
-                    let bench = Bench { program, ram: &ram, disk: &disk };
-                    report.full = Some(full::measure(bench, plan, progress)?);
-                }
-                Part::Fsync => {
-                    let ram = self.ground(Medium::Ram, flushed::SIZES.ram_bytes(), report)?;
-                    let disk = self.ground(Medium::Disk, flushed::disk_bytes(), report)?;
-                    let bench = Bench { program, ram: &ram, disk: &disk };
-                    report.fsync = Some(flushed::measure(bench, plan, progress)?);
-                }
-                Part::Sequential => {
-                    let sizes = sequential::SIZES;
-                    let ram = self.ground(Medium::Ram, sizes.ram_bytes(), report)?;
-                    let disk = self.ground(Medium::Disk, sizes.disk_bytes(), report)?;
-                    let bench = Bench { program, ram: &ram, disk: &disk };
-                    report.sequential = Some(sequential::measure(bench, plan, progress)?);
+                Part::Full | Part::Fsync | Part::Sequential | Part::Drain => {
+                    self.measure_on_slow_origins(part, progress, report)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    fn measure_on_slow_origins(
+        &self,
+        part: Part,
+        progress: &mut Progress,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let plan = report.plan;
+        let (ram_bytes, disk_bytes) = match part {
+            Part::Fsync => (flushed::SIZES.ram_bytes(), flushed::disk_bytes()),
+            Part::Sequential => (sequential::SIZES.ram_bytes(), sequential::SIZES.disk_bytes()),
+            Part::Drain => (drain::ram_bytes(plan), drain::disk_bytes(plan)),
+            _ => (full::SIZES.ram_bytes(), full::SIZES.disk_bytes()),
+        };
+        let ram = self.ground(Medium::Ram, ram_bytes, report)?;
+        let disk = self.ground(Medium::Disk, disk_bytes, report)?;
+        let bench = Bench { program: self.program, ram: &ram, disk: &disk };
+        match part {
+            Part::Fsync => report.fsync = Some(flushed::measure(bench, plan, progress)?),
+            Part::Sequential => {
+                report.sequential = Some(sequential::measure(bench, plan, progress)?);
+            }
+            Part::Drain => report.drain = Some(drain::measure(bench, plan, progress)?),
+            _ => report.full = Some(full::measure(bench, plan, progress)?),
         }
         Ok(())
     }

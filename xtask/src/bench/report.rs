@@ -8,7 +8,7 @@ use super::ground::Ground;
 use super::machine::Machine;
 use super::plan::Plan;
 use super::recovery::Recovery;
-use super::{flushed, full, nbd, sequential, ssd_bytes};
+use super::{drain, flushed, full, nbd, sequential, ssd_bytes};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -27,6 +27,7 @@ pub(super) struct Report {
     pub(super) full: Option<Vec<full::Row>>,
     pub(super) fsync: Option<Vec<flushed::Row>>,
     pub(super) sequential: Option<Vec<sequential::Row>>,
+    pub(super) drain: Option<Vec<drain::Row>>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,

@@ -16,9 +16,9 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 pub(super) const DEPTH: u32 = 4;
 pub(super) const SIZES: Sizes =
     Sizes { origin_bytes: 2 << 30, fill: Fill::Written, cache_bytes: 768 << 20 };
-/// What a repetition takes at the least rate that is to be expected of an origin.
-const EXPECTED_RATE: u64 = 120 << 20;
-const PHASE_SECONDS: u64 = 2;
+/// What origins and caches are expected to do, to say what a run takes.
+const EXPECTED_RATE: u64 = 180 << 20;
+const PHASE_SECONDS: u64 = 1;
 
 /// The bare origin and the cached one, one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]

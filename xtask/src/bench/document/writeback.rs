@@ -6,7 +6,7 @@ use super::super::fio::{Figures, Timeline};
 use super::super::report::Report;
 use super::super::slow::mean;
 use super::super::spread::number;
-use super::super::{flushed, full, sequential};
+use super::super::{drain, flushed, full, sequential};
 use super::{cell, table};
 
 /// All of it, as far as it was measured.
@@ -15,6 +15,7 @@ pub(super) fn text(report: &Report) -> String {
         report.full.as_deref().map(full_cache_tables),
         report.fsync.as_deref().map(|rows| flushed_table(rows, report)),
         report.sequential.as_deref().map(sequential_table),
+        report.drain.as_deref().map(|rows| drain_table(rows, report)),
     ];
     let parts: String = parts.into_iter().flatten().collect();
     if parts.is_empty() {
@@ -158,6 +159,66 @@ what is left when the cache has no more room.
         sequential::SIZES.origin_bytes >> 20,
         sequential::DEPTH,
         sequential::SIZES.cache_bytes >> 20,
+    ) + &table(&header, lines)
+}
+
+fn drain_table(rows: &[drain::Row], report: &Report) -> String {
+    let header = [
+        "origin, dirty blocks",
+        "how",
+        "time, s",
+        "over that of sorted order",
+        "writes of the origin",
+        "reads of the origin",
+        "measured",
+    ];
+    let mut lines = Vec::new();
+    for row in rows {
+        let what = format!(
+            "{}, {} MiB in {} MiB",
+            row.origin.title(),
+            number((row.amount.dirty_bytes >> 20) as f64, 0),
+            number((row.amount.volume_bytes >> 20) as f64, 0)
+        );
+        let sorted_seconds = row.bare_seconds(&row.sorted);
+        let line = |how: String, seconds: f64, more: [String; 3]| {
+            let ratio = number(seconds / sorted_seconds, 2);
+            let cells = vec![what.clone(), how, number(seconds, 1), ratio];
+            cells.into_iter().chain(more).collect::<Vec<_>>()
+        };
+        let block_count = row.amount.block_count();
+        for (how, bare) in [("random", &row.random), ("sorted", &row.sorted)] {
+            let measured = if bare.requests == block_count {
+                "all of it".to_owned()
+            } else {
+                format!("{} blocks, scaled", number(bare.requests as f64, 0))
+            };
+            let more = [number(block_count as f64, 0), "0".to_owned(), measured];
+            lines.push(line(format!("bare, {how} order"), row.bare_seconds(bare), more));
+        }
+        for drained in &row.drains {
+            let more = [
+                number(drained.writes as f64, 0),
+                number(drained.reads as f64, 0),
+                format!("all of it, {} MiB", number((drained.dirty_bytes >> 20) as f64, 0)),
+            ];
+            lines.push(line(format!("drain, {}", drained.order.name()), drained.seconds, more));
+        }
+    }
+    format!(
+        "\
+### Draining random dirty blocks
+
+`forebay drain` of random blocks of 4 KiB, and writing the same blocks to the bare origin. The
+client writes each block once, {} at a time, and flushes after each {}. The bare origin was watched
+for {} s; if it did not come to the end of the list, time and writes of the whole list are in
+proportion to the blocks that it did (last column). A block is a write there. Everything was
+measured once.
+
+",
+        drain::DEPTH,
+        number(drain::FLUSH_BLOCKS as f64, 0),
+        drain::bare_seconds(report.plan),
     ) + &table(&header, lines)
 }
 
