@@ -116,7 +116,8 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
         bounds.extend(recovery_bounds(&recovery.rows));
     }
     if let Some(rows) = &report.full {
-        bounds.extend(rows.iter().flat_map(full_cache_bounds));
+        let has_bounds = |row: &&full::Row| row.work != full::Work::FlushEach;
+        bounds.extend(rows.iter().filter(has_bounds).flat_map(full_cache_bounds));
     }
     if let Some(rows) = &report.fsync {
         let rows = rows.iter().filter(|row| row.order == Order::Coalescing);
@@ -159,14 +160,14 @@ fn full_cache_bounds(row: &full::Row) -> Vec<Bound> {
         title("slowest five seconds over the bare origin"),
         Limit::AtLeast(0.9),
         "",
-        row.spread(full::Sample::slowest_over_bare),
+        row.spread_of(Order::Coalescing, full::Sample::slowest_over_bare),
     );
     let limit = match row.origin {
         Origin::HardDisk => 2.0,
         Origin::Throttled => 4.0,
     };
     let steady = (row.work == full::Work::Uniform).then(|| {
-        let measured = row.spread(full::Sample::steady_over_bare);
+        let measured = row.spread_of(Order::Coalescing, full::Sample::steady_over_bare);
         let title = title("IOPS in the last third over the bare origin");
         Bound::new(title, Limit::AtLeast(limit), "", measured)
     });

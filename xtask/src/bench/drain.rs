@@ -31,7 +31,7 @@ const CACHE_FACTOR: u64 = 4;
 const CACHE_BYTES_MIN: u64 = 512 << 20;
 /// What the origins are expected to do at least, to say what a run takes.
 const EXPECTED_BLOCKS_PER_SECOND: u64 = 200;
-const EXPECTED_DENSE_BLOCKS_PER_SECOND: u64 = 2000;
+const EXPECTED_DENSE_BLOCKS_PER_SECOND: u64 = 1000;
 
 /// How much is dirty, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -50,10 +50,10 @@ enum Orders {
     Both,
 }
 
-/// Many dirty blocks side by side, and few far apart.
+/// Many dirty blocks side by side, and few far apart. A GiB on a hard disk would take too long.
 const THOROUGH: [Amount; 2] = [
-    Amount { dirty_bytes: 1 << 30, volume_bytes: 4 << 30, orders: Orders::CoalescingOnly },
-    Amount { dirty_bytes: 32 << 20, volume_bytes: 4 << 30, orders: Orders::Both },
+    Amount { dirty_bytes: 512 << 20, volume_bytes: 2 << 30, orders: Orders::CoalescingOnly },
+    Amount { dirty_bytes: 32 << 20, volume_bytes: 2 << 30, orders: Orders::Both },
 ];
 const QUICK: [Amount; 2] = [
     Amount { dirty_bytes: 128 << 20, volume_bytes: 512 << 20, orders: Orders::CoalescingOnly },

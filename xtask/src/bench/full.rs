@@ -1,5 +1,5 @@
 //! Writes past a full cache, on slow origins: what is left of the cache when it is full of dirty
-//! data.
+//! data, and what it costs to write it home in order.
 //!
 //! Each phase begins with an empty log and writes far more than fits. Within each
 //! repetition the bare origin and the cached one take turns.
@@ -23,15 +23,17 @@ pub(super) const SIZES: Sizes =
 /// Seconds of the windows of which none should be slow.
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
-const BARE_SECONDS_MAX: u64 = 30;
-/// No phase with the cache is shorter: it would be over before the cache is full.
-const SECONDS_MIN: u64 = 15;
+const BARE_SECONDS_MAX: u64 = 15;
+/// No phase with the cache is shorter, unless that is asked for: it would be over before the cache
+/// is full.
+const SECONDS_MIN: u64 = 20;
 /// What it takes to prepare a phase on an ordinary machine.
 const PHASE_SECONDS: u64 = 2;
 /// The last part of a phase, which shows what is left in the long run.
 const STEADY_DIVISOR: usize = 3;
 
 const SKEWED: &[&str] = &[fio::REPEATS[0], "--random_distribution=zipf:1.2"];
+const WRITE_FLUSH: &[&str] = &[fio::REPEATS[0], fio::FLUSH_EACH[0]];
 const MOSTLY_READS: &[&str] = &[fio::REPEATS[0], "--rwmixread=70"];
 
 /// What a client does.
@@ -41,16 +43,18 @@ pub(super) enum Work {
     Uniform,
     Zipf,
     Mixed,
+    FlushEach,
 }
 
 impl Work {
-    pub(super) const ALL: [Work; 3] = [Work::Uniform, Work::Zipf, Work::Mixed];
+    pub(super) const ALL: [Work; 4] = [Work::Uniform, Work::Zipf, Work::Mixed, Work::FlushEach];
 
     pub(super) fn title(self) -> &'static str {
         match self {
             Work::Uniform => "writes, uniform",
             Work::Zipf => "writes, Zipf 1.2",
             Work::Mixed => "70 % reads, 30 % writes, uniform",
+            Work::FlushEach => "write + fsync, one at a time, uniform",
         }
     }
 
@@ -59,7 +63,9 @@ impl Work {
         match self {
             Work::Uniform => plan.full_seconds,
             // Long enough to come to rest; the bounds speak of the course, not of its end.
-            Work::Zipf | Work::Mixed => plan.full_seconds.div_ceil(2).max(SECONDS_MIN),
+            Work::Zipf | Work::Mixed | Work::FlushEach => {
+                plan.full_seconds.div_ceil(4).max(SECONDS_MIN).min(plan.full_seconds)
+            }
         }
     }
 
@@ -67,16 +73,27 @@ impl Work {
         self.seconds(plan).min(BARE_SECONDS_MAX)
     }
 
+    /// How often an order of writeback is measured. Only what has a bound is repeated.
+    fn repetitions(self, order: Order, plan: Plan) -> u32 {
+        match (self, order) {
+            (Work::Uniform | Work::Zipf | Work::Mixed, Order::Coalescing) => plan.repetitions,
+            (Work::Uniform, Order::Ordered) | (Work::FlushEach, _) => 1,
+            (Work::Zipf | Work::Mixed, Order::Ordered) => 0,
+        }
+    }
+
     fn job(self, seconds: u64) -> Job {
         let (pattern, more) = match self {
             Work::Uniform => ("randwrite", fio::REPEATS),
             Work::Zipf => ("randwrite", SKEWED),
             Work::Mixed => ("randrw", MOSTLY_READS),
+            Work::FlushEach => ("randwrite", WRITE_FLUSH),
         };
+        let depth = if self == Work::FlushEach { 1 } else { DEPTH };
         Job {
             pattern,
             block_bytes: BLOCK_BYTES,
-            depth: DEPTH,
+            depth,
             start_bytes: 0,
             span_bytes: SIZES.origin_bytes,
             end: End::Time { seconds },
@@ -89,20 +106,30 @@ impl Work {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) bare: Timeline,
-    pub(super) cached: Timeline,
+    pub(super) coalescing: Timeline,
+    /// Only in some repetitions of some works.
+    pub(super) ordered: Option<Timeline>,
 }
 
 impl Sample {
+    /// The cached origin with that order of writeback.
+    pub(super) fn cached(&self, order: Order) -> Option<&Timeline> {
+        match order {
+            Order::Coalescing => Some(&self.coalescing),
+            Order::Ordered => self.ordered.as_ref(),
+        }
+    }
+
     /// Requests a second in the last third, over those of the bare origin.
-    pub(super) fn steady_over_bare(&self) -> f64 {
-        let seconds = &self.cached.per_second;
+    pub(super) fn steady_over_bare(&self, cached: &Timeline) -> f64 {
+        let seconds = &cached.per_second;
         let last = &seconds[seconds.len() - seconds.len() / STEADY_DIVISOR..];
         mean(last) / self.bare.figures.iops
     }
 
     /// The slowest five seconds, over the mean of the bare origin.
-    pub(super) fn slowest_over_bare(&self) -> f64 {
-        let means = self.cached.per_second.windows(WINDOW_SECONDS).map(mean);
+    pub(super) fn slowest_over_bare(&self, cached: &Timeline) -> f64 {
+        let means = cached.per_second.windows(WINDOW_SECONDS).map(mean);
         means.fold(f64::INFINITY, f64::min) / self.bare.figures.iops
     }
 }
@@ -116,16 +143,25 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
-        Spread::of(self.samples.iter().map(value))
+    /// Of the samples that have the cached origin with that order of writeback.
+    pub(super) fn spread_of(
+        &self,
+        order: Order,
+        value: impl Fn(&Sample, &Timeline) -> f64,
+    ) -> Option<Spread> {
+        let samples = self.samples.iter();
+        Spread::of(samples.filter_map(|sample| Some(value(sample, sample.cached(order)?))))
     }
 }
 
 /// About what it takes.
 pub(super) fn seconds(plan: Plan) -> u64 {
-    let of = |work: &Work| work.seconds(plan) + work.bare_seconds(plan) + 2 * PHASE_SECONDS;
-    let repetition: u64 = Work::ALL.iter().map(of).sum();
-    Origin::ALL.len() as u64 * u64::from(plan.repetitions) * repetition
+    let of = |work: &Work| {
+        let [coalescing, ordered] = Order::ALL.map(|order| work.repetitions(order, plan));
+        u64::from(coalescing) * (work.bare_seconds(plan) + PHASE_SECONDS)
+            + u64::from(coalescing + ordered) * (work.seconds(plan) + PHASE_SECONDS)
+    };
+    Origin::ALL.len() as u64 * Work::ALL.iter().map(of).sum::<u64>()
 }
 
 /// All kinds of work on all origins.
@@ -139,28 +175,46 @@ pub(super) fn measure(
     for origin in Origin::ALL {
         for work in Work::ALL {
             let mut row = Row { origin, work, samples: Vec::new() };
-            for repetition in 0..plan.repetitions {
+            for repetition in 0..work.repetitions(Order::Coalescing, plan) {
                 let name = format!("full/{origin:?}/{work:?}/{repetition}");
-                row.samples.push(progress.sample(&name, || {
-                    interrupt::check()?;
-                    let bare_job = work.job(work.bare_seconds(plan));
-                    let bare = run_bare(bench, origin, &bare_job)?;
-                    let job = work.job(work.seconds(plan));
-                    let cached = run_cached(bench, origin, &job)?;
-                    Ok(Sample { bare, cached })
-                })?);
+                let measure = || sample(bench, (origin, work), repetition, plan);
+                row.samples.push(progress.sample(&name, measure)?);
             }
-            println!(
-                "  {:<24} {:<34} steady {}x  slowest five seconds {}x",
-                origin.title(),
-                work.title(),
-                row.spread(Sample::steady_over_bare).map(|s| s.text(2)).unwrap_or_default(),
-                row.spread(Sample::slowest_over_bare).map(|s| s.text(2)).unwrap_or_default(),
-            );
+            print_row(&row);
             rows.push(row);
         }
     }
     Ok(rows)
+}
+
+fn print_row(row: &Row) {
+    for order in Order::ALL {
+        let Some(steady) = row.spread_of(order, Sample::steady_over_bare) else { continue };
+        let slowest = row.spread_of(order, Sample::slowest_over_bare);
+        println!(
+            "  {:<24} {:<38} {:<10} steady {}x  slowest five seconds {}x",
+            row.origin.title(),
+            row.work.title(),
+            order.name(),
+            steady.text(2),
+            slowest.map(|spread| spread.text(2)).unwrap_or_default(),
+        );
+    }
+}
+
+fn sample(
+    bench: Bench<'_>,
+    (origin, work): (Origin, Work),
+    repetition: u32,
+    plan: Plan,
+) -> anyhow::Result<Sample> {
+    let bare = run_bare(bench, origin, &work.job(work.bare_seconds(plan)))?;
+    let job = work.job(work.seconds(plan));
+    let coalescing = run_cached(bench, (origin, Order::Coalescing), &job)?;
+    let ordered = (repetition < work.repetitions(Order::Ordered, plan))
+        .then(|| run_cached(bench, (origin, Order::Ordered), &job))
+        .transpose()?;
+    Ok(Sample { bare, coalescing, ordered })
 }
 
 fn run_bare(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timeline> {
@@ -170,8 +224,13 @@ fn run_bare(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timel
     Ok(timeline)
 }
 
-fn run_cached(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timeline> {
-    let daemon = bench.serve_cached(origin, Order::Coalescing, SIZES)?;
+fn run_cached(
+    bench: Bench<'_>,
+    (origin, order): (Origin, Order),
+    job: &Job,
+) -> anyhow::Result<Timeline> {
+    interrupt::check()?;
+    let daemon = bench.serve_cached(origin, order, SIZES)?;
     let timeline = fio::run_with_timeline(job, &daemon.uri, bench.ram.folder())?;
     // What is still dirty would only be written home: the set is made anew for the next phase.
     daemon.server.kill()?;
@@ -185,8 +244,15 @@ mod tests {
     #[test]
     fn ratios_are_those_of_the_slowest_window_and_of_the_end() {
         let cached = [900.0, 800.0, 100.0, 0.0, 100.0, 100.0, 200.0, 300.0, 500.0];
-        let sample = Sample { bare: Timeline::of(&[100.0, 100.0]), cached: Timeline::of(&cached) };
-        assert_eq!(sample.slowest_over_bare(), 1.0);
-        assert!((sample.steady_over_bare() - 10.0 / 3.0).abs() < 1e-9);
+        let (bare, coalescing) = (Timeline::of(&[100.0, 100.0]), Timeline::of(&cached));
+        let sample = Sample { bare, coalescing, ordered: Some(Timeline::of(&[50.0; 9])) };
+        let row = Row { origin: Origin::HardDisk, work: Work::Uniform, samples: vec![sample] };
+        let median = |order, value: fn(&Sample, &Timeline) -> f64| {
+            row.spread_of(order, value).expect("it is there").median
+        };
+        assert_eq!(median(Order::Coalescing, Sample::slowest_over_bare), 1.0);
+        let steady = median(Order::Coalescing, Sample::steady_over_bare);
+        assert!((steady - 10.0 / 3.0).abs() < 1e-9);
+        assert_eq!(median(Order::Ordered, Sample::steady_over_bare), 0.5);
     }
 }

@@ -82,7 +82,8 @@ pub(crate) struct Options {
     /// Write all raw figures here as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Folder on the disk to measure, about 7 GiB [default: the build folder]
+    /// Folder on the disk to measure, about 7 GiB [default: the build folder]; the RAM file
+    /// system takes up to 5 GiB
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// Go on where a run with the same options was interrupted
@@ -326,4 +327,21 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimated_seconds(pace: Pace) -> u64 {
+        let parts = Part::value_variants().iter();
+        parts.map(|part| part.estimate(Plan::of(pace)).seconds).sum()
+    }
+
+    #[test]
+    fn a_whole_run_takes_an_hour_at_most() {
+        let (thorough, quick) = (estimated_seconds(Pace::Thorough), estimated_seconds(Pace::Quick));
+        assert!(thorough <= 3600, "{thorough} s");
+        assert!(quick <= 1200, "{quick} s");
+    }
 }

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use super::super::fio::{Figures, Timeline};
+use super::super::forebay::Order;
 use super::super::report::Report;
 use super::super::slow::mean;
 use super::super::spread::number;
@@ -33,13 +34,16 @@ their length. A bare device is served by the same front end.
         + &parts
 }
 
-/// How many seconds a figure of a course stands for.
+/// How many seconds a column of a chart, and a figure of a course stand for.
+const COLUMN_SECONDS: usize = 2;
 const COURSE_SECONDS: usize = 10;
 
 fn full_cache_tables(rows: &[full::Row]) -> String {
     let header = [
         "work",
         "origin",
+        "order",
+        "repetitions",
         "bare, IOPS",
         "cached, last third, over bare",
         "slowest five seconds over bare",
@@ -47,35 +51,70 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
         "p99.9 cached, ms",
     ];
     let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
-    let lines = rows.iter().map(|row| {
-        vec![
-            row.work.title().to_owned(),
-            row.origin.title().to_owned(),
-            cell(row.spread(|sample| sample.bare.figures.iops), 0),
-            cell(row.spread(full::Sample::steady_over_bare), 2),
-            cell(row.spread(full::Sample::slowest_over_bare), 2),
-            cell(row.spread(|sample| ms(&sample.bare)), 0),
-            cell(row.spread(|sample| ms(&sample.cached)), 0),
-        ]
+    let lines = rows.iter().flat_map(|row| {
+        Order::ALL.into_iter().filter_map(move |order| {
+            let count = row.samples.iter().filter(|sample| sample.cached(order).is_some()).count();
+            let line = || {
+                vec![
+                    row.work.title().to_owned(),
+                    row.origin.title().to_owned(),
+                    order.name().to_owned(),
+                    count.to_string(),
+                    cell(row.spread_of(order, |sample, _| sample.bare.figures.iops), 0),
+                    cell(row.spread_of(order, full::Sample::steady_over_bare), 2),
+                    cell(row.spread_of(order, full::Sample::slowest_over_bare), 2),
+                    cell(row.spread_of(order, |sample, _| ms(&sample.bare)), 0),
+                    cell(row.spread_of(order, |_, cached| ms(cached)), 0),
+                ]
+            };
+            (count > 0).then(line)
+        })
     });
     let mut text = "\
 ### Past a full cache
 
-4 KiB requests, 32 at a time, over a volume of 2 GiB with a cache of 768 MiB, which begins empty and
-is soon full of dirty data.
+4 KiB requests, 32 at a time if nothing else is said, over a volume of 2 GiB with a cache of
+768 MiB, which begins empty and is soon full of dirty data. Within a repetition the bare origin, the
+cached one, and the one with `writeback_order=ordered` took turns.
 
 "
     .to_owned()
         + &table(&header, lines);
-    text.push_str("IOPS of the first repetition, each figure the mean of ten seconds:\n\n");
+    text.push_str(
+        "IOPS of the first repetition, second by second. A column of a chart is the mean of two \
+         seconds,\nits height logarithmic from half of the bare origin up to the most; below it \
+         stand means of ten\nseconds.\n\n",
+    );
     for row in rows {
         let Some(sample) = row.samples.first() else { continue };
-        let chunks = sample.cached.per_second.chunks(COURSE_SECONDS);
-        let course: Vec<String> = chunks.map(|seconds| number(mean(seconds), 0)).collect();
-        let _ =
-            writeln!(text, "- {}, {}: {}", row.work.title(), row.origin.title(), course.join(", "));
+        for order in Order::ALL {
+            let Some(cached) = sample.cached(order) else { continue };
+            let (work, origin) = (row.work.title(), row.origin.title());
+            let _ = writeln!(text, "{work}, {origin}, {}:\n\n```text", order.name());
+            text.push_str(&chart(&cached.per_second, sample.bare.figures.iops));
+            let _ = writeln!(text, "```\n");
+        }
     }
-    text + "\n"
+    text
+}
+
+/// Levels of a chart.
+const LEVELS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+
+/// Requests a second as columns, and below them as figures.
+fn chart(per_second: &[f64], bare: f64) -> String {
+    let columns: Vec<f64> = per_second.chunks(COLUMN_SECONDS).map(mean).collect();
+    let most = columns.iter().copied().fold(bare, f64::max);
+    let least = bare / 2.0;
+    let level = |value: f64| {
+        let height = (value / least).max(1.0).ln() / (most / least).ln();
+        LEVELS[((height * LEVELS.len() as f64) as usize).min(LEVELS.len() - 1)]
+    };
+    let columns: String = columns.iter().map(|value| level(*value)).collect();
+    let course: Vec<String> =
+        per_second.chunks(COURSE_SECONDS).map(|seconds| number(mean(seconds), 0)).collect();
+    let (bare, most) = (number(bare, 0), number(most, 0));
+    format!("{columns}  most {most}, bare {bare}\n{}\n", course.join(" "))
 }
 
 fn flushed_table(rows: &[flushed::Row], report: &Report) -> String {
@@ -228,5 +267,16 @@ fn times(count: u32) -> String {
         1 => "once".to_owned(),
         2 => "twice".to_owned(),
         count => format!("{count} times"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chart_is_logarithmic_from_half_of_the_bare_origin() {
+        let text = chart(&[12_800.0, 12_800.0, 1600.0, 1600.0, 100.0, 100.0, 0.0, 0.0], 100.0);
+        assert_eq!(text, "█▆▂▁  most 12,800, bare 100\n3,625\n");
     }
 }
