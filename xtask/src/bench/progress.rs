@@ -5,6 +5,7 @@
 //! compared was measured in one go. The file goes away when a run has ended well.
 
 use std::collections::BTreeMap;
+use std::fs::{File, TryLockError};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
@@ -82,6 +83,8 @@ struct State {
 pub(super) struct Progress {
     path: PathBuf,
     state: State,
+    /// Held for as long as the run lasts.
+    _lock: File,
 }
 
 impl Progress {
@@ -94,6 +97,7 @@ impl Progress {
         machine: &Machine,
     ) -> anyhow::Result<Progress> {
         let path = path.to_owned();
+        let lock = lock(&path)?;
         let is_there = path.exists();
         if start == Start::Resume && is_there {
             let mut state = read(&path)?;
@@ -108,7 +112,7 @@ impl Progress {
             }
             state.session_count += 1;
             println!("resumed: {} samples of {}", state.samples.len(), path.display());
-            return Ok(Progress { path, state });
+            return Ok(Progress { path, state, _lock: lock });
         }
         match start {
             Start::Resume => println!("nothing to resume at {}: a new run", path.display()),
@@ -117,7 +121,7 @@ impl Progress {
         }
         let machine = machine.clone();
         let state = State { identity, machine, session_count: 1, samples: BTreeMap::new() };
-        let progress = Progress { path, state };
+        let progress = Progress { path, state, _lock: lock };
         progress.write()?;
         Ok(progress)
     }
@@ -171,6 +175,18 @@ impl Progress {
         let new = self.path.with_extension("new");
         std::fs::write(&new, serde_json::to_vec(&self.state)?).with_context(context)?;
         std::fs::rename(&new, &self.path).with_context(context)
+    }
+}
+
+/// Two runs at a time would spoil each other's figures, and share a file.
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let path = path.with_extension("lock");
+    let context = || format!("cannot lock {}", path.display());
+    let file = File::create(&path).with_context(context)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => bail!("another bench runs: {} is locked", path.display()),
+        Err(TryLockError::Error(error)) => Err(error).with_context(context),
     }
 }
 
@@ -231,6 +247,7 @@ mod tests {
         let folder = folder();
         let mut progress = begin(&folder, Start::Anew, "a").expect("begun");
         progress.sample("x", || Ok(0.1)).expect("measured");
+        drop(progress);
         let error = begin(&folder, Start::Resume, "b").err().expect("another commit");
         assert!(error.to_string().contains("commit: now b, there a"), "{error}");
         let mut progress = begin(&folder, Start::Resume, "a").expect("resumed");
@@ -242,6 +259,9 @@ mod tests {
         let folder = folder();
         let mut progress = begin(&folder, Start::Anew, "a").expect("begun");
         progress.sample("x", || Ok(0.1)).expect("measured");
+        let error = begin(&folder, Start::Anew, "a").err().expect("the first still runs");
+        assert!(error.to_string().contains("another bench runs"), "{error}");
+        drop(progress);
         let mut progress = begin(&folder, Start::Anew, "a").expect("begun anew");
         assert_eq!(progress.sample("x", || Ok(0.2)).expect("measured"), 0.2);
     }
@@ -252,6 +272,7 @@ mod tests {
         let mut progress = begin(&folder, Start::Anew, "a").expect("begun");
         progress.sample("x", || Ok("text".to_owned())).expect("measured");
         assert_eq!(progress.sample("x", || Ok(0.2)).expect("measured again"), 0.2);
+        drop(progress);
         std::fs::write(folder.path().join("state.json"), "{").expect("written");
         assert!(begin(&folder, Start::Resume, "a").is_err());
     }
