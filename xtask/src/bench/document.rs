@@ -60,9 +60,10 @@ on {}, at commit `{}`. Run it again on your own machine rather than believe thes
 {}{}
 ## How to read this
 
-Every figure comes from this one run. {} Where servers are compared they took turns within each
-repetition, so that noise of the machine meets all alike, and a ratio is the median of the ratios of
-the repetitions.
+Every figure comes from this one run. {}
+
+Where servers are compared they took turns within each repetition, so that noise of the machine
+meets all alike, and a ratio is the median of the ratios of the repetitions.
 
 Trust ratios more than figures. Client and server share the same cores here, and if the machine is a
 virtual one, with neighbours as well: figures of two runs can differ by half. Where smallest and
@@ -101,11 +102,11 @@ fn sessions(count: u32) -> String {
 /// How often phases were measured, and what tables show therefore.
 fn repetitions(count: u32) -> String {
     if count == 1 {
-        return "Each phase was measured once, so nothing tells noise from a\nchange.".to_owned();
+        return "Each phase was measured once, so nothing tells noise from a change.".to_owned();
     }
     format!(
-        "Each phase was repeated {count} times, if nothing else is\nsaid; tables show the median, \
-         and in parentheses the smallest and the largest."
+        "Each phase was repeated {count} times, if nothing else is said; tables show the median, \
+         and\nin parentheses the smallest and the largest."
     )
 }
 

@@ -20,6 +20,8 @@ const DEPTH: u32 = 32;
 /// almost three times as large as the cache.
 pub(super) const SIZES: Sizes =
     Sizes { origin_bytes: 2 << 30, fill: Fill::Written, cache_bytes: 768 << 20 };
+/// A client that waits for each flush would not fill that cache in time.
+pub(super) const FLUSHED_CACHE_BYTES: u64 = 128 << 20;
 /// Seconds of the windows of which none should be slow.
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
@@ -55,6 +57,13 @@ impl Work {
             Work::Zipf => "writes, Zipf 1.2",
             Work::Mixed => "70 % reads, 30 % writes, uniform",
             Work::FlushEach => "write + fsync, one at a time, uniform",
+        }
+    }
+
+    fn sizes(self) -> Sizes {
+        match self {
+            Work::Uniform | Work::Zipf | Work::Mixed => SIZES,
+            Work::FlushEach => Sizes { cache_bytes: FLUSHED_CACHE_BYTES, ..SIZES },
         }
     }
 
@@ -210,9 +219,10 @@ fn sample(
 ) -> anyhow::Result<Sample> {
     let bare = run_bare(bench, origin, &work.job(work.bare_seconds(plan)))?;
     let job = work.job(work.seconds(plan));
-    let coalescing = run_cached(bench, (origin, Order::Coalescing), &job)?;
+    let sizes = work.sizes();
+    let coalescing = run_cached(bench, (origin, Order::Coalescing), sizes, &job)?;
     let ordered = (repetition < work.repetitions(Order::Ordered, plan))
-        .then(|| run_cached(bench, (origin, Order::Ordered), &job))
+        .then(|| run_cached(bench, (origin, Order::Ordered), sizes, &job))
         .transpose()?;
     Ok(Sample { bare, coalescing, ordered })
 }
@@ -227,10 +237,11 @@ fn run_bare(bench: Bench<'_>, origin: Origin, job: &Job) -> anyhow::Result<Timel
 fn run_cached(
     bench: Bench<'_>,
     (origin, order): (Origin, Order),
+    sizes: Sizes,
     job: &Job,
 ) -> anyhow::Result<Timeline> {
     interrupt::check()?;
-    let daemon = bench.serve_cached(origin, order, SIZES)?;
+    let daemon = bench.serve_cached(origin, order, sizes)?;
     let timeline = fio::run_with_timeline(job, &daemon.uri, bench.ram.folder())?;
     // What is still dirty would only be written home: the set is made anew for the next phase.
     daemon.server.kill()?;

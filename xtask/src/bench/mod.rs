@@ -315,6 +315,9 @@ fn command_line() -> String {
 }
 
 fn print_bounds(report: &Report) {
+    if report.bounds.is_empty() {
+        return;
+    }
     println!("bounds:");
     for bound in &report.bounds {
         let verdict = bound.verdict.text().replace('*', "");

@@ -70,16 +70,19 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
             (count > 0).then(line)
         })
     });
-    let mut text = "\
+    let mut text = format!(
+        "\
 ### Past a full cache
 
-4 KiB requests, 32 at a time if nothing else is said, over a volume of 2 GiB with a cache of
-768 MiB, which begins empty and is soon full of dirty data. Within a repetition the bare origin, the
-cached one, and the one with `writeback_order=ordered` took turns.
+4 KiB requests, 32 at a time if nothing else is said, over a volume of {} MiB with a cache of {} MiB
+({} MiB for write + fsync), which begins empty and is soon full of dirty data. Within a repetition
+the bare origin, the cached one, and the one with `writeback_order=ordered` took turns.
 
-"
-    .to_owned()
-        + &table(&header, lines);
+",
+        full::SIZES.origin_bytes >> 20,
+        full::SIZES.cache_bytes >> 20,
+        full::FLUSHED_CACHE_BYTES >> 20,
+    ) + &table(&header, lines);
     text.push_str(
         "IOPS of the first repetition, second by second. A column of a chart is the mean of two \
          seconds,\nits height logarithmic from half of the bare origin up to the most; below it \
@@ -249,9 +252,9 @@ fn drain_table(rows: &[drain::Row], report: &Report) -> String {
 ### Draining random dirty blocks
 
 `forebay drain` of random blocks of 4 KiB, and writing the same blocks to the bare origin. The
-client writes each block once, {} at a time, and flushes after each {}. The bare origin was watched
-for {} s; if it did not come to the end of the list, time and writes of the whole list are in
-proportion to the blocks that it did (last column). A block is a write there. Everything was
+client writes each block once, {} at a time, and flushes after each {}. The bare origin was
+watched for {} s; if it did not come to the end of the list, time and writes of the whole list are
+in proportion to the blocks that it did (last column). A block is a write there. Everything was
 measured once.
 
 ",
