@@ -4,11 +4,15 @@
 use serde::Serialize;
 
 use super::contender::Contender;
+use super::flushed;
+use super::forebay::Order;
 use super::full;
 use super::ground::Medium;
 use super::nbd::{self, Work};
 use super::recovery;
 use super::report::Report;
+use super::sequential;
+use super::slow::Origin;
 use super::spread::Spread;
 
 /// Blocks of a batch from which on the bound on SSD bytes holds.
@@ -102,7 +106,7 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
             (batch.median >= BATCH_BLOCKS_MIN).then_some((row, batch.median))
         });
         bounds.extend(batches.map(|(row, batch)| {
-            let title = row.title;
+            let title = &row.title;
             let work = format!("SSD bytes per client byte; {title}, batches of {batch:.0} blocks");
             let measured = row.spread(|sample| sample.written_per_byte);
             Bound::new(work, Limit::AtMost(1.5), "", measured)
@@ -112,9 +116,39 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
         bounds.extend(recovery_bounds(&recovery.rows));
     }
     if let Some(rows) = &report.full {
-        bounds.extend(rows.iter().flat_map(full_cache_bounds));
+        let has_bounds = |row: &&full::Row| row.work != full::Work::FlushEach;
+        bounds.extend(rows.iter().filter(has_bounds).flat_map(full_cache_bounds));
+    }
+    if let Some(rows) = &report.fsync {
+        let rows = rows.iter().filter(|row| row.order == Order::Coalescing);
+        bounds.extend(rows.map(|row| {
+            let work = format!(
+                "4 KiB random write + fsync, QD1, during writeback, {}: IOPS over those of \
+                 the bare fast device",
+                row.origin.title()
+            );
+            Bound::new(work, Limit::AtLeast(0.7), "", row.spread(flushed::Sample::over_bare))
+        }));
+    }
+    if let Some(rows) = &report.sequential {
+        bounds.extend(rows.iter().flat_map(sequential_bounds));
     }
     bounds
+}
+
+/// Of a sequential writer: of all of it, and of the part that the cache cannot make faster.
+fn sequential_bounds(row: &sequential::Row) -> [Bound; 2] {
+    let bound = |what: &str, measured| {
+        let origin = row.origin.title();
+        let work = format!("sequential writes larger than the cache, {origin}: {what}");
+        Bound::new(work, Limit::AtLeast(0.95), "", measured)
+    };
+    let whole = row.spread(sequential::Sample::over_bare);
+    let second_half = row.spread(sequential::Sample::second_half_over_bare);
+    [
+        bound("rate over the bare origin", whole),
+        bound("the same, second half of the time alone", second_half),
+    ]
 }
 
 /// Of work that fills the cache with dirty data.
@@ -126,14 +160,14 @@ fn full_cache_bounds(row: &full::Row) -> Vec<Bound> {
         title("slowest five seconds over the bare origin"),
         Limit::AtLeast(0.9),
         "",
-        row.spread(full::Sample::slowest_over_bare),
+        row.spread_of(Order::Coalescing, full::Sample::slowest_over_bare),
     );
     let limit = match row.origin {
-        full::Origin::HardDisk => 2.0,
-        full::Origin::Throttled => 4.0,
+        Origin::HardDisk => 2.0,
+        Origin::Throttled => 4.0,
     };
     let steady = (row.work == full::Work::Uniform).then(|| {
-        let measured = row.spread(full::Sample::steady_over_bare);
+        let measured = row.spread_of(Order::Coalescing, full::Sample::steady_over_bare);
         let title = title("IOPS in the last third over the bare origin");
         Bound::new(title, Limit::AtLeast(limit), "", measured)
     });

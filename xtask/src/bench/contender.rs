@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::forebay::{self, Daemon, Program};
+use super::forebay::{self, Daemon, Order, Program, Set};
 use super::ground::Ground;
 use super::server::{Ready, Server};
 use crate::packages;
@@ -15,7 +15,7 @@ use crate::packages;
 const QEMU_CLIENTS: &str = "4";
 
 /// A server under comparison.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Contender {
     Forebay,
@@ -26,6 +26,7 @@ pub(super) enum Contender {
 }
 
 impl Contender {
+    pub(super) const COUNT: usize = Contender::ALL.len();
     const ALL: [Contender; 5] = [
         Contender::Forebay,
         Contender::Bare,
@@ -126,13 +127,19 @@ impl Running {
 }
 
 impl Stage<'_> {
-    /// Writes the files of all contenders, and lets the product write its cache file in full.
+    /// Writes the files of all contenders that are not there yet, and lets the product write its
+    /// cache file in full.
     pub(super) fn make_files(&self) -> anyhow::Result<()> {
         for contender in Contender::present() {
-            self.ground.write_file(contender.file_name(), self.file_bytes)?;
+            self.ground.file(contender.file_name(), self.file_bytes)?;
         }
         let origin = self.ground.path(Contender::Forebay.file_name());
-        self.program.make_set(&self.cache(), &origin, self.cache_bytes)
+        self.make_set(&origin)
+    }
+
+    fn make_set(&self, origin: &Path) -> anyhow::Result<()> {
+        let (bytes, order) = (self.cache_bytes, Order::Coalescing);
+        self.program.make_set(Set { cache: &self.cache(), origin, bytes, order })
     }
 
     fn cache(&self) -> PathBuf {
@@ -147,9 +154,8 @@ impl Stage<'_> {
         let direct = "O_DIRECT";
         let (uri, io, process) = match contender {
             Contender::Forebay => {
-                let cache = self.cache();
-                self.program.make_set(&cache, &file, self.cache_bytes)?;
-                let daemon = self.program.serve(&cache, self.ground)?;
+                self.make_set(&file)?;
+                let daemon = self.program.serve(&self.cache(), self.ground)?;
                 (daemon.uri.clone(), direct, Process::Cached(daemon))
             }
             Contender::Bare => {

@@ -1,12 +1,12 @@
 //! The document that a run leaves: tables, and how to read them. All of it is generated.
 
+mod writeback;
+
 use std::fmt::Write;
 
 use super::bounds::{self, Bound};
 use super::contender::Contender;
 use super::engine::Engine;
-use super::fio::Timeline;
-use super::full;
 use super::ground::Medium;
 use super::nbd::{self, Work};
 use super::recovery::{self, Recovery};
@@ -33,9 +33,7 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(rows) = &report.ssd_bytes {
         text.push_str(&ssd_bytes_table(rows));
     }
-    if let Some(rows) = &report.full {
-        text.push_str(&full_cache_tables(rows));
-    }
+    text.push_str(&writeback::text(report));
     text
 }
 
@@ -59,13 +57,13 @@ on {}, at commit `{}`. Run it again on your own machine rather than believe thes
 - {}, {} cores, {} GiB of memory, Linux {}
 - load before the run (1, 5, 15 minutes): {}
 - file systems: {}
-{}
+{}{}
 ## How to read this
 
-Every figure comes from this one run. Each phase was repeated {} times; tables show the median, and
-in parentheses the smallest and the largest. Where servers are compared they took turns within each
-repetition, so that noise of the machine meets all alike, and a ratio is the median of the ratios of
-the repetitions.
+Every figure comes from this one run. {}
+
+Where servers are compared they took turns within each repetition, so that noise of the machine
+meets all alike, and a ratio is the median of the ratios of the repetitions.
 
 Trust ratios more than figures. Client and server share the same cores here, and if the machine is a
 virtual one, with neighbours as well: figures of two runs can differ by half. Where smallest and
@@ -85,7 +83,30 @@ their file lies on a disk; those with O_DIRECT read and write the disk. Compare 
         machine.load,
         report.file_systems.join(", "),
         versions.concat(),
-        report.repetitions,
+        sessions(report.session_count),
+        repetitions(report.plan.repetitions),
+    )
+}
+
+/// Whether the figures come from one go.
+fn sessions(count: u32) -> String {
+    match count.saturating_sub(1) {
+        0 => String::new(),
+        1 => "- interrupted once and resumed; what is compared was measured in one go\n".to_owned(),
+        count => format!(
+            "- interrupted {count} times and resumed; what is compared was measured in one go\n"
+        ),
+    }
+}
+
+/// How often phases were measured, and what tables show therefore.
+fn repetitions(count: u32) -> String {
+    if count == 1 {
+        return "Each phase was measured once, so nothing tells noise from a change.".to_owned();
+    }
+    format!(
+        "Each phase was repeated {count} times, if nothing else is said; tables show the median, \
+         and\nin parentheses the smallest and the largest."
     )
 }
 
@@ -133,7 +154,7 @@ write + fsync, IOPS counts pairs of a write and a flush, and CPU time is that of
 are those of the write and, behind the slash, of the flush.
 
 ",
-        report.seconds,
+        report.plan.seconds,
         nbd::FILE_BYTES >> 20,
         nbd::CACHE_BYTES >> 30,
     );
@@ -173,7 +194,7 @@ fn nbd_table(rows: &[&nbd::Row]) -> String {
     let cells = rows.iter().map(|row| {
         vec![
             row.contender.title().to_owned(),
-            row.io.to_owned(),
+            row.io.clone(),
             cell(row.spread(iops), 0),
             over(row, bare, iops),
             over(row, nbdkit, iops),
@@ -269,12 +290,12 @@ fn recovery_table(recovery: &Recovery) -> String {
         "\
 ## Recovery
 
-The daemon was killed with SIGKILL after the log was filled with random writes of one length, and
-started again. The cache file lies on the disk, which reads it with {} GB/s in pieces of 1 MiB
-(O_DIRECT). A TiB was not measured: the last two columns are proportions, the first of the time
-measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of a start
-with an empty log, as if reading and computing took turns. CPU time is counted in hundredths of a
-second, so it is rough for small logs.
+The daemon was killed with SIGKILL after the log was filled by random reads of one length, which
+were promoted, and started again. The cache file lies on the disk, which reads it with {} GB/s in
+pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are proportions, the first
+of the time measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of
+a start with an empty log, as if reading and computing took turns. CPU time is counted in hundredths
+of a second, so it is rough for small logs.
 
 ",
         number(recovery.read_rate / 1e9, 2),
@@ -327,7 +348,7 @@ fn ssd_bytes_table(rows: &[ssd_bytes::Row]) -> String {
     let header = ["writes", "blocks per batch", "written per byte", "relocated per byte"];
     let rows = rows.iter().map(|row| {
         vec![
-            row.title.to_owned(),
+            row.title.clone(),
             cell(row.spread(|sample| sample.batch_blocks), 1),
             cell(row.spread(|sample| sample.written_per_byte), 2),
             cell(row.spread(|sample| sample.relocated_per_byte), 2),
@@ -343,52 +364,6 @@ is given apart. A batch is what shares one record of the log and one device writ
 "
     .to_owned()
         + &table(&header, rows)
-}
-
-/// How many seconds a figure of a course stands for.
-const COURSE_SECONDS: usize = 10;
-
-fn full_cache_tables(rows: &[full::Row]) -> String {
-    let header = [
-        "work",
-        "origin",
-        "bare, IOPS",
-        "cached, last third, over bare",
-        "slowest five seconds over bare",
-        "p99.9 bare, ms",
-        "p99.9 cached, ms",
-    ];
-    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
-    let lines = rows.iter().map(|row| {
-        vec![
-            row.work.title().to_owned(),
-            row.origin.title().to_owned(),
-            cell(row.spread(|sample| sample.bare.figures.iops), 0),
-            cell(row.spread(full::Sample::steady_over_bare), 2),
-            cell(row.spread(full::Sample::slowest_over_bare), 2),
-            cell(row.spread(|sample| ms(&sample.bare)), 0),
-            cell(row.spread(|sample| ms(&sample.cached)), 0),
-        ]
-    });
-    let mut text = "\
-## Past a full cache
-
-4 KiB requests, 32 at a time, over a volume of 2 GiB with a cache of 768 MiB, which begins empty and
-is soon full of dirty data. The origin is a model of a slow device on a RAM file system, the cache a
-file on disk. The bare origin is served by the same front end.
-
-"
-    .to_owned()
-        + &table(&header, lines);
-    text.push_str("IOPS of the first repetition, each figure the mean of ten seconds:\n\n");
-    for row in rows {
-        let Some(sample) = row.samples.first() else { continue };
-        let chunks = sample.cached.per_second.chunks(COURSE_SECONDS);
-        let course: Vec<String> = chunks.map(|seconds| number(full::mean(seconds), 0)).collect();
-        let _ =
-            writeln!(text, "- {}, {}: {}", row.work.title(), row.origin.title(), course.join(", "));
-    }
-    text + "\n"
 }
 
 #[cfg(test)]

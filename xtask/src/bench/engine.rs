@@ -8,6 +8,9 @@ use super::spread::Spread;
 use crate::process;
 use crate::workspace::Workspace;
 
+/// About what it takes, with its build.
+pub(super) const SECONDS: u64 = 90;
+
 /// What the program prints.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Engine {

@@ -15,7 +15,9 @@ pub(super) struct Job {
     pub(super) pattern: &'static str,
     pub(super) block_bytes: u64,
     pub(super) depth: u32,
-    /// Part of the device that is used, from its start.
+    /// Where the part of the device that is used begins.
+    pub(super) start_bytes: u64,
+    /// How long that part is.
     pub(super) span_bytes: u64,
     pub(super) end: End,
     /// Further options.
@@ -39,7 +41,7 @@ pub(super) const FLUSH_EACH: &[&str] = &["--fsync=1"];
 pub(super) const REPEATS: &[&str] = &["--norandommap"];
 
 /// What a phase came to.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Figures {
     /// Reads and writes, without flushes.
     pub(super) requests: u64,
@@ -53,7 +55,7 @@ pub(super) struct Figures {
 }
 
 /// Latencies in microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(super) struct Percentiles {
     pub(super) p50_us: f64,
     pub(super) p99_us: f64,
@@ -61,11 +63,23 @@ pub(super) struct Percentiles {
 }
 
 /// A phase, second by second.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Timeline {
     pub(super) figures: Figures,
     /// Reads and writes that were completed in each whole second.
     pub(super) per_second: Vec<f64>,
+}
+
+#[cfg(test)]
+impl Timeline {
+    /// With so many requests in each second.
+    pub(super) fn of(per_second: &[f64]) -> Timeline {
+        let latency = Percentiles { p50_us: 1.0, p99_us: 2.0, p999_us: 3.0 };
+        let (requests, seconds) = (per_second.iter().sum::<f64>(), per_second.len() as f64);
+        let (iops, requests) = (requests / seconds, requests as u64);
+        let figures = Figures { requests, seconds, iops, latency, flush_latency: None };
+        Timeline { figures, per_second: per_second.to_vec() }
+    }
 }
 
 /// Runs `job` on the export at `uri`; its files are in `folder`.
@@ -104,6 +118,30 @@ fn per_second(log: &str, seconds: usize) -> anyhow::Result<Vec<f64>> {
     Ok(sums)
 }
 
+/// A list of requests to do again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replay<'a> {
+    /// In the format of fio, version 2.
+    pub(super) list: &'a Path,
+    pub(super) depth: u32,
+    /// Ends it early.
+    pub(super) seconds_max: Option<u64>,
+}
+
+/// Does what a list says, as fast as it goes, on the export at `uri`.
+pub(super) fn replay(replay: Replay<'_>, uri: &str, folder: &Path) -> anyhow::Result<Figures> {
+    let mut command = plain_command();
+    command.arg("--ioengine=nbd").arg(format!("--uri={uri}"));
+    // The list says what is done; without this, fio asks for a size.
+    command.arg("--rw=write");
+    command.arg(format!("--read_iolog={}", replay.list.display()));
+    command.arg(format!("--iodepth={}", replay.depth));
+    if let Some(seconds) = replay.seconds_max {
+        command.arg(format!("--runtime={seconds}"));
+    }
+    run(command, folder)
+}
+
 /// Bytes a second that `file` is read with in long pieces, with direct I/O.
 pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
     let bytes = file.metadata().with_context(|| format!("cannot find {}", file.display()))?.len();
@@ -112,6 +150,7 @@ pub(super) fn read_rate(file: &Path, seconds: u64) -> anyhow::Result<f64> {
         pattern: "read",
         block_bytes,
         depth: 8,
+        start_bytes: 0,
         span_bytes: bytes / block_bytes * block_bytes,
         end: End::Time { seconds },
         more: &["--direct=1", "--ioengine=io_uring"],
@@ -128,15 +167,22 @@ fn command_over_nbd(job: &Job, uri: &str) -> Command {
     command
 }
 
-fn command(job: &Job) -> Command {
+/// What all phases have in common.
+fn plain_command() -> Command {
     let mut command = Command::new("fio");
     command.args(["--name=bench", "--output-format=json", "--randrepeat=1"]);
     // From submission on: over NBD much of a short request passes while it is submitted, which
     // fio's completion latency leaves out.
     command.args(["--lat_percentiles=1", "--clat_percentiles=0"]);
+    command
+}
+
+fn command(job: &Job) -> Command {
+    let mut command = plain_command();
     command.arg(format!("--rw={}", job.pattern));
     command.arg(format!("--bs={}", job.block_bytes));
     command.arg(format!("--iodepth={}", job.depth));
+    command.arg(format!("--offset={}", job.start_bytes));
     command.arg(format!("--size={}", job.span_bytes));
     match job.end {
         End::Time { seconds } => {
@@ -270,8 +316,15 @@ mod tests {
     #[test]
     fn an_end_by_bytes_is_not_stretched_over_the_time() {
         let end = End::TimeOrBytes { seconds: 3, bytes: 4096 };
-        let job =
-            Job { pattern: "write", block_bytes: 1, depth: 1, span_bytes: 1, end, more: REPEATS };
+        let job = Job {
+            pattern: "write",
+            block_bytes: 1,
+            depth: 1,
+            start_bytes: 0,
+            span_bytes: 1,
+            end,
+            more: REPEATS,
+        };
         let text = crate::process::describe(&command(&job));
         assert!(text.contains("--io_size=4096 --runtime=3"), "{text}");
         assert!(!text.contains("--time_based"), "{text}");

@@ -1,10 +1,10 @@
 //! The product, driven through its command line as anybody would.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::ground::Ground;
 use super::interrupt;
@@ -14,6 +14,38 @@ use crate::{Outcome, process};
 
 /// Name of the volume and of its export.
 pub(super) const VOLUME: &str = "bench";
+
+/// In which order dirty data goes home.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Order {
+    Coalescing,
+    Ordered,
+}
+
+impl Order {
+    pub(super) const ALL: [Order; 2] = [Order::Coalescing, Order::Ordered];
+
+    /// As `forebay attach` takes it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Order::Coalescing => "coalescing",
+            Order::Ordered => "ordered",
+        }
+    }
+}
+
+/// A cache set to make.
+#[derive(Clone, Copy)]
+pub(super) struct Set<'a> {
+    /// The file that is the cache device.
+    pub(super) cache: &'a Path,
+    /// As `forebay attach` takes it.
+    pub(super) origin: &'a Path,
+    /// Size of the cache file.
+    pub(super) bytes: u64,
+    pub(super) order: Order,
+}
 
 /// The released binary.
 pub(super) struct Program(PathBuf);
@@ -74,6 +106,10 @@ pub(super) struct Volume {
 #[derive(Clone, Deserialize)]
 pub(super) struct VolumeCounters {
     pub(super) writeback_block_count: u64,
+    /// Writes of the origin.
+    pub(super) writeback_io_count: u64,
+    /// Reads of the origin, for what lies between dirty blocks.
+    pub(super) writeback_read_io_count: u64,
 }
 
 impl Status {
@@ -100,6 +136,10 @@ impl Program {
         Ok(Program(target.join("release/forebay")))
     }
 
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The command to add arguments to, free of what the environment may say.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(&self.0);
@@ -109,9 +149,10 @@ impl Program {
         command
     }
 
-    /// Makes a cache set of the file `cache` with an `origin` in writeback mode. A file that is not
-    /// there is made with `bytes` and written in full; one that is there is used again.
-    pub(super) fn make_set(&self, cache: &Path, origin: &Path, bytes: u64) -> anyhow::Result<()> {
+    /// Makes a cache set with a volume in writeback mode. A file that is not there is made and
+    /// written in full; one that is there is used again.
+    pub(super) fn make_set(&self, set: Set<'_>) -> anyhow::Result<()> {
+        let Set { cache, origin, bytes, order } = set;
         let mut format = self.command();
         format.arg("format").arg(cache);
         if cache.exists() {
@@ -123,6 +164,7 @@ impl Program {
         let mut attach = self.command();
         attach.arg("attach").arg(cache).arg(origin);
         attach.args(["--name", VOLUME, "--cache-mode", "writeback"]);
+        attach.args(["--writeback-order", order.name()]);
         // Names no daemon, so that one that runs elsewhere is left alone.
         attach.arg("--admin").arg(cache.with_extension("no-daemon"));
         interrupt::capture(&mut attach)?;
@@ -169,6 +211,18 @@ impl Program {
         let mut command = self.command();
         command.args(["status", "--reset", "--admin"]).arg(&daemon.admin);
         interrupt::capture(&mut command).map(|_| ())
+    }
+
+    /// Writes everything home.
+    pub(super) fn drain(&self, daemon: &Daemon) -> anyhow::Result<()> {
+        let mut command = self.command();
+        command.args(["drain", VOLUME, "--admin"]).arg(&daemon.admin);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let status = interrupt::wait_for(&mut command)?;
+        if !status.success() {
+            bail!("{}: {status}", process::describe(&command));
+        }
+        Ok(())
     }
 
     /// Changes a setting of the volume.

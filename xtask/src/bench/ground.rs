@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail};
 use rustix::process::geteuid;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::interrupt;
@@ -18,7 +18,7 @@ const SHARED_MEMORY: &str = "/dev/shm";
 const CHUNK_BYTES: usize = 1 << 20;
 
 /// What the files lie on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Medium {
     Ram,
@@ -112,6 +112,12 @@ impl Ground {
         let text = interrupt::capture(&mut command)?;
         let line = text.lines().nth(1).context("df prints a header and a line")?;
         Ok(line.split_whitespace().collect::<Vec<_>>().join(" on "))
+    }
+
+    /// The file of that name, written at its first use.
+    pub(super) fn file(&self, name: &str, bytes: u64) -> anyhow::Result<PathBuf> {
+        let path = self.path(name);
+        if path.exists() { Ok(path) } else { self.write_file(name, bytes) }
     }
 
     /// A file that is written in full, so that writing it again changes no metadata that a journal

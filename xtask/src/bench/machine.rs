@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::forebay::Program;
 use super::interrupt;
 use crate::workspace::Workspace;
 
 /// The machine and the versions of what ran.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Machine {
     /// Day of the run, in UTC.
     pub(super) date: String,
@@ -21,6 +21,9 @@ pub(super) struct Machine {
     pub(super) load: String,
     /// Programs, each with its version.
     pub(super) versions: Vec<String>,
+    /// Name of the machine; tells it from others, and stands in no document.
+    #[serde(skip)]
+    pub(super) host: String,
     /// Commit of the source.
     pub(super) commit: String,
 }
@@ -49,6 +52,7 @@ impl Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             versions: versions.into_iter().filter(|version| !version.is_empty()).collect(),
+            host: read("/proc/sys/kernel/hostname").trim().to_owned(),
             commit: first_line(&mut commit),
         }
     }

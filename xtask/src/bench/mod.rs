@@ -7,17 +7,23 @@
 mod bounds;
 mod contender;
 mod document;
+mod drain;
 mod engine;
 mod fio;
+mod flushed;
 mod forebay;
 mod full;
 mod ground;
 mod interrupt;
 mod machine;
 mod nbd;
+mod plan;
+mod progress;
 mod recovery;
 mod report;
+mod sequential;
 mod server;
+mod slow;
 mod spread;
 mod ssd_bytes;
 
@@ -25,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, bail};
+use clap::ValueEnum;
 
 use crate::Outcome;
 use crate::packages::{self, Install, Purpose};
@@ -33,11 +40,13 @@ use crate::workspace::Workspace;
 use forebay::Program;
 use ground::{Ground, Medium};
 use machine::Machine;
-use nbd::Plan;
+use plan::{Estimate, Pace, Plan};
+use progress::{Identity, Progress, Start};
 use report::Report;
+use slow::Bench;
 
-/// How often each phase is repeated.
-const REPETITIONS: u32 = 3;
+/// Where samples are kept until the run is complete, in the build folder.
+const STATE: &str = "bench-state.json";
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/performance.md";
 
@@ -46,49 +55,105 @@ const DOCUMENT: &str = "docs/performance.md";
 #[command(after_help = "\
 Examples:
   cargo xtask bench                                     everything; writes docs/performance.md
-  cargo xtask bench --only nbd --seconds 1              a quick look, only printed
+  cargo xtask bench --quick                             once each and shorter, only printed
+  cargo xtask bench --quick --only full                 a quick look at a full cache
+  cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
-  cargo xtask bench --only full --full-seconds 20       a quick look at a full cache
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
-    /// Seconds of each timed phase over NBD; with the defaults a whole run takes below an hour
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Measure once instead of three times, with shorter phases and smaller amounts
+    #[arg(long)]
+    quick: bool,
+    /// Seconds of each timed phase over NBD [default: 3; 1 with --quick]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
-    seconds: u64,
-    /// Seconds of each phase past a full cache, which makes up most of a whole run
-    #[arg(long, value_name = "N", default_value_t = 120)]
+    seconds: Option<u64>,
+    /// Seconds of the longest phases past a full cache [default: 120; 20 with --quick]
+    #[arg(long, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u64).range(15..=3600))]
-    full_seconds: u64,
+    full_seconds: Option<u64>,
     /// Measure only this part; may be given more than once
     #[arg(long, value_enum, value_name = "PART")]
     only: Vec<Part>,
-    /// Write the document here [default: docs/performance.md; nowhere with --only]
+    /// Write the document here [default: docs/performance.md; nowhere with --only or
+    /// --quick]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write all raw figures here as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Folder on the disk to measure, about 7 GiB [default: the build folder]
+    /// Folder on the disk to measure, about 7 GiB [default: the build folder]; the RAM file
+    /// system takes up to 5 GiB
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Go on where a run with the same options was interrupted
+    #[arg(long)]
+    resume: bool,
     /// Do not install missing packages
     #[arg(long)]
     no_install: bool,
 }
 
-/// A part of the bench.
+impl Options {
+    fn plan(&self) -> Plan {
+        let usual = Plan::of(if self.quick { Pace::Quick } else { Pace::Thorough });
+        Plan {
+            seconds: self.seconds.unwrap_or(usual.seconds),
+            full_seconds: self.full_seconds.unwrap_or(usual.full_seconds),
+            ..usual
+        }
+    }
+
+    /// What to measure, in order.
+    fn parts(&self) -> Vec<Part> {
+        let is_wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
+        Part::value_variants().iter().copied().filter(is_wanted).collect()
+    }
+
+    /// Where the document goes, if anywhere.
+    fn document(&self, workspace: &Workspace) -> Option<PathBuf> {
+        let is_whole = self.only.is_empty() && !self.quick;
+        let usual = is_whole.then(|| workspace.root().join(DOCUMENT));
+        self.output.clone().or(usual)
+    }
+}
+
+/// A part of the bench, in the order in which they are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Part {
-    /// Hits and writes over NBD, against other servers
-    Nbd,
     /// CPU of the engine on a hit
     Engine,
+    /// Hits and writes over NBD, against other servers
+    Nbd,
     /// Recovery time and RAM per cached extent
     Recovery,
     /// SSD bytes per client byte
     SsdBytes,
     /// Writes past a full cache, on slow origins
     Full,
+    /// Writes that are flushed one by one, during writeback
+    Fsync,
+    /// Sequential writes larger than the cache
+    Sequential,
+    /// Time and writes that a drain takes
+    Drain,
+}
+
+impl Part {
+    fn estimate(self, plan: Plan) -> Estimate {
+        let seconds = match self {
+            Part::Engine => engine::SECONDS,
+            Part::Nbd => nbd::seconds(plan),
+            Part::Recovery => recovery::seconds(plan),
+            Part::SsdBytes => ssd_bytes::seconds(plan),
+            Part::Full => full::seconds(plan),
+            Part::Fsync => flushed::seconds(plan),
+            Part::Sequential => sequential::seconds(plan),
+            Part::Drain => drain::seconds(plan),
+        };
+        let value = self.to_possible_value().expect("no part is skipped");
+        Estimate { part: value.get_name().to_owned(), seconds }
+    }
 }
 
 /// Measures, prints, and writes the document.
@@ -101,75 +166,146 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         bail!("fio is missing; install it, nothing can be measured without it");
     }
     interrupt::watch()?;
+    let plan = options.plan();
+    let estimates: Vec<Estimate> =
+        options.parts().into_iter().map(|part| part.estimate(plan)).collect();
+    println!("{}", plan::describe(&estimates));
     let program = Program::build(&workspace)?;
+    let machine = Machine::examine(&workspace, &program);
+    let mut progress = begin(options, &workspace, &program, &machine)?;
     let mut report = Report {
-        machine: Machine::examine(&workspace, &program),
+        machine: progress.machine().clone(),
         command: command_line(),
         file_systems: Vec::new(),
-        seconds: options.seconds,
-        repetitions: REPETITIONS,
+        plan,
+        session_count: progress.session_count(),
         nbd: None,
         recovery: None,
         ssd_bytes: None,
         full: None,
+        fsync: None,
+        sequential: None,
+        drain: None,
         engine: None,
         bounds: Vec::new(),
     };
-    measure(options, &workspace, &program, &mut report)?;
+    let scene = Scene { options, workspace: &workspace, program: &program };
+    if let Err(error) = scene.measure(&mut progress, &mut report) {
+        println!("{}", progress.farewell());
+        return Err(error);
+    }
     report.bounds = bounds::judge(&report);
     print_bounds(&report);
     if let Some(path) = &options.json {
         write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
-    let default = options.only.is_empty().then(|| workspace.root().join(DOCUMENT));
-    if let Some(path) = options.output.clone().or(default) {
+    if let Some(path) = options.document(&workspace) {
         write(&path, &(document::text(&report).trim_end().to_owned() + "\n"))?;
     }
+    progress.finish()?;
     let seconds = started.elapsed().as_secs();
     println!("finished after {} min {} s", seconds / 60, seconds % 60);
     Ok(Outcome::Passed)
 }
 
-fn measure(
+/// Begins to keep samples, or finds those of an interrupted run.
+fn begin(
     options: &Options,
     workspace: &Workspace,
     program: &Program,
-    report: &mut Report,
-) -> anyhow::Result<()> {
-    let is_wanted = |part| options.only.is_empty() || options.only.contains(&part);
+    machine: &Machine,
+) -> anyhow::Result<Progress> {
+    let own = std::env::current_exe().context("cannot find our own program")?;
+    let dir = options.dir.as_deref().map(|dir| dir.display().to_string());
+    let Plan { pace, seconds, full_seconds, repetitions } = options.plan();
+    let text = format!(
+        "{pace:?}, {seconds} s and {full_seconds} s, {repetitions} times, in {}",
+        dir.as_deref().unwrap_or("the build folder")
+    );
+    let identity = Identity::of(machine, &[program.path(), &own], text)?;
     let target = workspace.metadata.target_directory.as_std_path();
-    let disk = options.dir.as_deref().unwrap_or(target);
-    if is_wanted(Part::Engine) {
-        report.engine = Some(engine::measure(workspace)?);
-    }
-    if is_wanted(Part::Nbd) {
-        let plan = Plan { seconds: options.seconds, repetitions: REPETITIONS };
-        let mut rows = Vec::new();
-        for medium in Medium::ALL {
-            let ground = Ground::prepare(medium, disk, nbd::ground_bytes())?;
-            report.note_file_system(&ground)?;
-            rows.extend(nbd::measure(program, &ground, plan)?);
+    let start = if options.resume { Start::Resume } else { Start::Anew };
+    Progress::begin(&target.join(STATE), start, identity, machine)
+}
+
+/// What parts are measured with.
+struct Scene<'a> {
+    options: &'a Options,
+    workspace: &'a Workspace,
+    program: &'a Program,
+}
+
+impl Scene<'_> {
+    fn measure(&self, progress: &mut Progress, report: &mut Report) -> anyhow::Result<()> {
+        let program = self.program;
+        let plan = report.plan;
+        for part in self.options.parts() {
+            match part {
+                Part::Engine => {
+                    let measure = || engine::measure(self.workspace);
+                    report.engine = Some(progress.sample("engine", measure)?);
+                }
+                Part::Nbd => {
+                    let mut rows = Vec::new();
+                    for medium in Medium::ALL {
+                        let ground = self.ground(medium, nbd::ground_bytes(), report)?;
+                        rows.extend(nbd::measure(program, &ground, plan, progress)?);
+                    }
+                    report.nbd = Some(rows);
+                }
+                Part::Recovery => {
+                    let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
+                    let recovery = recovery::measure(program, &ground, plan, progress)?;
+                    report.recovery = Some(recovery);
+                }
+                Part::SsdBytes => {
+                    let ground = self.ground(Medium::Disk, ssd_bytes::ground_bytes(), report)?;
+                    let rows = ssd_bytes::measure(program, &ground, plan, progress)?;
+                    report.ssd_bytes = Some(rows);
+                }
+                Part::Full | Part::Fsync | Part::Sequential | Part::Drain => {
+                    self.measure_on_slow_origins(part, progress, report)?;
+                }
+            }
         }
-        report.nbd = Some(rows);
+        Ok(())
     }
-    if is_wanted(Part::Recovery) {
-        let ground = Ground::prepare(Medium::Disk, disk, recovery::ground_bytes())?;
+
+    fn measure_on_slow_origins(
+        &self,
+        part: Part,
+        progress: &mut Progress,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
+        let plan = report.plan;
+        let (ram_bytes, disk_bytes) = match part {
+            Part::Fsync => (flushed::SIZES.ram_bytes(), flushed::disk_bytes()),
+            Part::Sequential => (sequential::SIZES.ram_bytes(), sequential::SIZES.disk_bytes()),
+            Part::Drain => (drain::ram_bytes(plan), drain::disk_bytes(plan)),
+            _ => (full::SIZES.ram_bytes(), full::SIZES.disk_bytes()),
+        };
+        let ram = self.ground(Medium::Ram, ram_bytes, report)?;
+        let disk = self.ground(Medium::Disk, disk_bytes, report)?;
+        let bench = Bench { program: self.program, ram: &ram, disk: &disk };
+        match part {
+            Part::Fsync => report.fsync = Some(flushed::measure(bench, plan, progress)?),
+            Part::Sequential => {
+                report.sequential = Some(sequential::measure(bench, plan, progress)?);
+            }
+            Part::Drain => report.drain = Some(drain::measure(bench, plan, progress)?),
+            _ => report.full = Some(full::measure(bench, plan, progress)?),
+        }
+        Ok(())
+    }
+
+    /// A folder on `medium`, of which the report takes note.
+    fn ground(&self, medium: Medium, bytes: u64, report: &mut Report) -> anyhow::Result<Ground> {
+        let target = self.workspace.metadata.target_directory.as_std_path();
+        let disk = self.options.dir.as_deref().unwrap_or(target);
+        let ground = Ground::prepare(medium, disk, bytes)?;
         report.note_file_system(&ground)?;
-        report.recovery = Some(recovery::measure(program, &ground, REPETITIONS)?);
+        Ok(ground)
     }
-    if is_wanted(Part::SsdBytes) {
-        let ground = Ground::prepare(Medium::Disk, disk, ssd_bytes::ground_bytes())?;
-        report.note_file_system(&ground)?;
-        report.ssd_bytes = Some(ssd_bytes::measure(program, &ground, REPETITIONS)?);
-    }
-    if is_wanted(Part::Full) {
-        let ram = Ground::prepare(Medium::Ram, disk, full::ram_bytes())?;
-        let ground = Ground::prepare(Medium::Disk, disk, full::disk_bytes())?;
-        report.note_file_system(&ground)?;
-        let grounds = full::Grounds { ram: &ram, disk: &ground };
-        report.full = Some(full::measure(program, grounds, options.full_seconds, REPETITIONS)?);
-    }
-    Ok(())
 }
 
 /// What was typed, as far as we know it.
@@ -179,6 +315,9 @@ fn command_line() -> String {
 }
 
 fn print_bounds(report: &Report) {
+    if report.bounds.is_empty() {
+        return;
+    }
     println!("bounds:");
     for bound in &report.bounds {
         let verdict = bound.verdict.text().replace('*', "");
@@ -191,4 +330,21 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn estimated_seconds(pace: Pace) -> u64 {
+        let parts = Part::value_variants().iter();
+        parts.map(|part| part.estimate(Plan::of(pace)).seconds).sum()
+    }
+
+    #[test]
+    fn a_whole_run_takes_an_hour_at_most() {
+        let (thorough, quick) = (estimated_seconds(Pace::Thorough), estimated_seconds(Pace::Quick));
+        assert!(thorough <= 3600, "{thorough} s");
+        assert!(quick <= 1200, "{quick} s");
+    }
 }

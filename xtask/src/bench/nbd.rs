@@ -5,13 +5,15 @@
 //! server, and the product's with an empty log. The room that a phase may use is bounded, so that
 //! the log is never full of dirty data.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::contender::{Contender, Running, Stage};
 use super::fio::{self, End, Figures, Job};
 use super::forebay::Program;
 use super::ground::{Ground, Medium};
 use super::interrupt;
+use super::plan::Plan;
+use super::progress::Progress;
 use super::spread::Spread;
 
 /// Size of the volume and of every other file. Less than the product's `writeback_percent` (10) of
@@ -29,8 +31,11 @@ const WARM_DEPTH: u32 = 8;
 /// A second round for what the cache did not take in the first.
 const WARM_ROUNDS: u32 = 2;
 
+/// What it takes to prepare a medium and its phases on an ordinary machine.
+const MEDIUM_SECONDS: u64 = 40;
+
 /// What a client does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Work {
     HitsDepth1,
@@ -67,14 +72,22 @@ impl Work {
         } else {
             ("randwrite", End::TimeOrBytes { seconds, bytes: WRITE_BYTES_MAX })
         };
-        Job { pattern, block_bytes: BLOCK_BYTES, depth, span_bytes: FILE_BYTES, end, more }
+        Job {
+            pattern,
+            block_bytes: BLOCK_BYTES,
+            depth,
+            start_bytes: 0,
+            span_bytes: FILE_BYTES,
+            end,
+            more,
+        }
     }
 }
 
 const WRITE_FLUSH: &[&str] = &[fio::REPEATS[0], fio::FLUSH_EACH[0]];
 
 /// What the product's own counters say of a phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Witness {
     /// Reads served whole from the cache, of all.
     pub(super) hit_ratio: Option<f64>,
@@ -88,7 +101,7 @@ pub(super) struct Witness {
 }
 
 /// One phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     pub(super) figures: Figures,
     /// CPU time of the server.
@@ -104,13 +117,13 @@ impl Sample {
 }
 
 /// A server at a kind of work, with its repetitions in order.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) medium: Medium,
     pub(super) work: Work,
     pub(super) contender: Contender,
     /// How it did its I/O.
-    pub(super) io: &'static str,
+    pub(super) io: String,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -120,40 +133,51 @@ impl Row {
     }
 }
 
-/// What is measured on a medium.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Plan {
-    /// Of each phase.
-    pub(super) seconds: u64,
-    pub(super) repetitions: u32,
-}
-
 /// Bytes that a medium must have room for.
 pub(super) fn ground_bytes() -> u64 {
     GROUND_BYTES
 }
 
+/// About what all media take.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let phases = (Medium::ALL.len() * Work::ALL.len() * Contender::COUNT) as u64;
+    let medium = MEDIUM_SECONDS * Medium::ALL.len() as u64;
+    medium + phases * u64::from(plan.repetitions) * plan.seconds
+}
+
 /// All works on one medium.
-pub(super) fn measure(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result<Vec<Row>> {
+pub(super) fn measure(
+    program: &Program,
+    ground: &Ground,
+    plan: Plan,
+    progress: &mut Progress,
+) -> anyhow::Result<Vec<Row>> {
     println!("NBD, {}: files of {} MiB", ground.medium.title(), FILE_BYTES >> 20);
     let stage = Stage { program, ground, file_bytes: FILE_BYTES, cache_bytes: CACHE_BYTES };
-    stage.make_files()?;
-    let mut rows = hits(&stage, plan)?;
+    let medium = ground.medium;
+    let mut rows = progress.sample(&format!("nbd/{medium:?}/hits"), || hits(&stage, plan))?;
     for work in Work::ALL.into_iter().filter(|work| !work.is_read()) {
-        let mut table = Table::new(ground.medium, work);
-        for _ in 0..plan.repetitions {
-            for contender in Contender::present() {
-                let running = stage.start(contender)?;
-                table.add(&running, sample(&stage, &running, work, plan)?);
-                running.stop()?;
-            }
-        }
-        rows.extend(table.rows);
+        let name = format!("nbd/{medium:?}/{work:?}");
+        rows.extend(progress.sample(&name, || writes(&stage, work, plan))?);
     }
     Ok(rows)
 }
 
+fn writes(stage: &Stage<'_>, work: Work, plan: Plan) -> anyhow::Result<Vec<Row>> {
+    stage.make_files()?;
+    let mut table = Table::new(stage.ground.medium, work);
+    for _ in 0..plan.repetitions {
+        for contender in Contender::present() {
+            let running = stage.start(contender)?;
+            table.add(&running, sample(stage, &running, work, plan)?);
+            running.stop()?;
+        }
+    }
+    Ok(table.rows)
+}
+
 fn hits(stage: &Stage<'_>, plan: Plan) -> anyhow::Result<Vec<Row>> {
+    stage.make_files()?;
     let mut servers = Vec::new();
     for contender in Contender::present() {
         let running = stage.start(contender)?;
@@ -183,6 +207,7 @@ fn warm_up(stage: &Stage<'_>, running: &Running) -> anyhow::Result<()> {
         pattern: "randread",
         block_bytes: WARM_BYTES,
         depth: WARM_DEPTH,
+        start_bytes: 0,
         span_bytes: FILE_BYTES,
         end: End::Bytes(FILE_BYTES),
         more: &[],
@@ -254,7 +279,7 @@ impl Table {
                 medium: self.medium,
                 work,
                 contender,
-                io: running.io,
+                io: running.io.to_owned(),
                 samples: vec![sample],
             }),
         }

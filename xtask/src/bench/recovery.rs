@@ -1,27 +1,32 @@
 //! How long a start takes after a crash, and how much memory the index needs, against the size of
 //! the log.
 //!
-//! A log is filled with random writes of one size, each an extent of its own, and the daemon is
-//! killed. Then it is started and killed again as often as is measured.
+//! A log is filled by random reads of one size, each promoted as an extent of its own, and the
+//! daemon is killed. Then it is started and killed again as often as is measured. Written data
+//! would do as well, but so much dirty data at a time waits for the origin.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job};
-use super::forebay::Program;
+use super::forebay::{Order, Program, Set};
 use super::ground::Ground;
 use super::interrupt;
+use super::plan::Plan;
+use super::progress::Progress;
 use super::spread::Spread;
 
 /// Sizes of the log.
 const CACHE_BYTES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
 /// Lengths of the extents: the smallest that there are, and what the bounds speak of.
 const EXTENT_BYTES: [u64; 2] = [4 << 10, 64 << 10];
-/// Of the size of the log, how much is written. The rest is for headers, and for what the product
-/// keeps free: a log without room would be written back.
+/// Of the size of the log, how much is read. The rest is for headers, and for what the product
+/// keeps free: a log without room would be reclaimed.
 const FILL_PERCENT: u64 = 85;
 /// The volume is larger than the log by this factor, so that neighbours are seldom both cached.
 const VOLUME_FACTOR: u64 = 16;
 const FILL_DEPTH: u32 = 32;
+/// What making and filling all logs takes on an ordinary machine.
+const FILL_SECONDS: u64 = 60;
 /// For the measurement of the device's own rate.
 const READ_RATE_SECONDS: u64 = 2;
 /// What the bounds assume of a device, in bytes a second.
@@ -29,7 +34,7 @@ pub(super) const ASSUMED_RATE: f64 = 1e9;
 const TIB: f64 = (1u64 << 40) as f64;
 
 /// One start after a crash.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     /// As the product counts it.
     pub(super) recovery_seconds: f64,
@@ -42,7 +47,7 @@ pub(super) struct Sample {
 }
 
 /// One size of log with one length of extents.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
     pub(super) extent_bytes: u64,
     pub(super) cache_bytes: u64,
@@ -58,8 +63,6 @@ pub(super) struct Row {
     pub(super) empty_resident_bytes: u64,
     /// CPU time of a start with an empty log.
     pub(super) empty_cpu_seconds: f64,
-    /// Blocks written back while the log was filled; then it does not hold all that was written.
-    pub(super) written_back_blocks: u64,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -95,7 +98,7 @@ impl Row {
 }
 
 /// All rows, with what they were measured on.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Recovery {
     /// Bytes a second that the cache file is read with in long pieces.
     pub(super) read_rate: f64,
@@ -107,26 +110,47 @@ pub(super) fn ground_bytes() -> u64 {
     CACHE_BYTES.iter().max().expect("there are sizes") / 4 * 5
 }
 
+/// About what it takes; making and filling the logs is most of it.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let starts = (CACHE_BYTES.len() * EXTENT_BYTES.len()) as u64 * u64::from(plan.repetitions);
+    FILL_SECONDS + starts
+}
+
 /// All sizes and lengths.
 pub(super) fn measure(
     program: &Program,
     ground: &Ground,
-    repetitions: u32,
+    plan: Plan,
+    progress: &mut Progress,
 ) -> anyhow::Result<Recovery> {
     println!("recovery and memory, {}", ground.medium.title());
     let mut rows = Vec::new();
     let mut read_rate = 0.0;
     for cache_bytes in CACHE_BYTES {
-        let cache = ground.path("log.img");
-        for extent_bytes in EXTENT_BYTES {
-            let row = measure_row(program, ground, (cache_bytes, extent_bytes), repetitions)?;
-            print_row(&row);
-            rows.push(row);
-        }
+        let name = format!("recovery/{cache_bytes}");
+        let log = progress.sample(&name, || measure_log(program, ground, cache_bytes, plan))?;
         // That of the largest is kept.
-        read_rate = fio::read_rate(&cache, READ_RATE_SECONDS)?;
-        std::fs::remove_file(&cache)?;
+        read_rate = log.read_rate;
+        log.rows.iter().for_each(print_row);
+        rows.extend(log.rows);
     }
+    Ok(Recovery { read_rate, rows })
+}
+
+/// All lengths of extents with one size of the log.
+fn measure_log(
+    program: &Program,
+    ground: &Ground,
+    cache_bytes: u64,
+    plan: Plan,
+) -> anyhow::Result<Recovery> {
+    let mut rows = Vec::new();
+    for extent_bytes in EXTENT_BYTES {
+        rows.push(measure_row(program, ground, (cache_bytes, extent_bytes), plan.repetitions)?);
+    }
+    let cache = ground.path("log.img");
+    let read_rate = fio::read_rate(&cache, READ_RATE_SECONDS)?;
+    std::fs::remove_file(&cache)?;
     Ok(Recovery { read_rate, rows })
 }
 
@@ -139,16 +163,17 @@ fn measure_row(
     let (cache, origin) = (ground.path("log.img"), ground.path("volume.img"));
     let volume_bytes = cache_bytes * VOLUME_FACTOR;
     std::fs::File::create(&origin)?.set_len(volume_bytes)?;
-    program.make_set(&cache, &origin, cache_bytes)?;
+    let (bytes, order) = (cache_bytes, Order::Coalescing);
+    program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
     let daemon = program.serve(&cache, ground)?;
     let empty_cpu_seconds = daemon.server.cpu_seconds()?;
     let empty_memory_bytes = program.status(&daemon)?.cache_set.memory_bytes;
     let empty_resident_bytes = daemon.server.resident_bytes()?;
-    program.set(&daemon, "writeback_percent=100")?;
     let fill = Job {
-        pattern: "randwrite",
+        pattern: "randread",
         block_bytes: extent_bytes,
         depth: FILL_DEPTH,
+        start_bytes: 0,
         span_bytes: volume_bytes,
         end: End::Bytes(cache_bytes / 100 * FILL_PERCENT / extent_bytes * extent_bytes),
         more: &[],
@@ -180,7 +205,6 @@ fn measure_row(
         empty_memory_bytes,
         empty_resident_bytes,
         empty_cpu_seconds,
-        written_back_blocks: volume.counters.writeback_block_count,
         samples,
     })
 }

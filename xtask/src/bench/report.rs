@@ -6,8 +6,9 @@ use super::bounds::Bound;
 use super::engine::Engine;
 use super::ground::Ground;
 use super::machine::Machine;
+use super::plan::Plan;
 use super::recovery::Recovery;
-use super::{full, nbd, ssd_bytes};
+use super::{drain, flushed, full, nbd, sequential, ssd_bytes};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -17,13 +18,16 @@ pub(super) struct Report {
     pub(super) command: String,
     /// File systems that files lay on, each as `medium: kind`.
     pub(super) file_systems: Vec<String>,
-    /// Seconds of each phase over NBD.
-    pub(super) seconds: u64,
-    pub(super) repetitions: u32,
+    pub(super) plan: Plan,
+    /// How often the run was begun or resumed.
+    pub(super) session_count: u32,
     pub(super) nbd: Option<Vec<nbd::Row>>,
     pub(super) recovery: Option<Recovery>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
     pub(super) full: Option<Vec<full::Row>>,
+    pub(super) fsync: Option<Vec<flushed::Row>>,
+    pub(super) sequential: Option<Vec<sequential::Row>>,
+    pub(super) drain: Option<Vec<drain::Row>>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,

@@ -3,12 +3,14 @@
 //! Each phase begins with an empty log. A batch is what shares a record of the log: its length
 //! depends on how much comes at a time, so it is measured and not set.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job, REPEATS};
-use super::forebay::Program;
+use super::forebay::{Order, Program, Set};
 use super::ground::Ground;
 use super::interrupt;
+use super::plan::Plan;
+use super::progress::Progress;
 use super::spread::Spread;
 
 const BLOCK_BYTES: u64 = 4096;
@@ -22,6 +24,9 @@ const SECONDS: u64 = 1;
 const SMALL_CACHE_BYTES: u64 = 256 << 20;
 const LARGE_SPAN_BYTES: u64 = 1 << 30;
 const WRAP_SECONDS: u64 = 4;
+/// What it takes to write the files, and to prepare a phase, on an ordinary machine.
+const FILE_SECONDS: u64 = 10;
+const PHASE_SECONDS: u64 = 1;
 
 /// A kind of writes.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +44,15 @@ struct Kind {
 enum Log {
     HasRoom,
     WrapsAround,
+}
+
+impl Log {
+    fn seconds(self) -> u64 {
+        match self {
+            Log::HasRoom => SECONDS,
+            Log::WrapsAround => WRAP_SECONDS,
+        }
+    }
 }
 
 const FLUSHED: &[&str] = &[REPEATS[0], fio::FLUSH_EACH[0]];
@@ -73,7 +87,7 @@ const fn kind(
 }
 
 /// One phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
     /// Blocks of a record, on average.
     pub(super) batch_blocks: f64,
@@ -86,9 +100,9 @@ pub(super) struct Sample {
 }
 
 /// A kind of writes with its repetitions.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    pub(super) title: &'static str,
+    pub(super) title: String,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -103,21 +117,27 @@ pub(super) fn ground_bytes() -> u64 {
     2 * (CACHE_BYTES + SMALL_CACHE_BYTES + LARGE_SPAN_BYTES)
 }
 
+/// About what it takes.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let phases: u64 = KINDS.iter().map(|kind| kind.log.seconds() + PHASE_SECONDS).sum();
+    FILE_SECONDS + phases * u64::from(plan.repetitions)
+}
+
 /// All kinds.
 pub(super) fn measure(
     program: &Program,
     ground: &Ground,
-    repetitions: u32,
+    plan: Plan,
+    progress: &mut Progress,
 ) -> anyhow::Result<Vec<Row>> {
     println!("SSD bytes per client byte, {}", ground.medium.title());
-    ground.write_file("volume.img", SPAN_BYTES)?;
-    ground.write_file("large-volume.img", LARGE_SPAN_BYTES)?;
     let mut rows = Vec::new();
     for kind in KINDS {
-        let mut row = Row { title: kind.title, samples: Vec::new() };
-        for _ in 0..repetitions {
+        let mut row = Row { title: kind.title.to_owned(), samples: Vec::new() };
+        for repetition in 0..plan.repetitions {
             interrupt::check()?;
-            row.samples.push(measure_kind(program, ground, kind)?);
+            let name = format!("ssd-bytes/{}/{repetition}", kind.title);
+            row.samples.push(progress.sample(&name, || measure_kind(program, ground, kind))?);
         }
         println!(
             "  {:<58} batch {:>6} blocks  written {}  relocated {}",
@@ -134,20 +154,22 @@ pub(super) fn measure(
 fn measure_kind(program: &Program, ground: &Ground, kind: Kind) -> anyhow::Result<Sample> {
     let (cache, volume, cache_bytes, span_bytes, end) = match kind.log {
         Log::HasRoom => {
-            let end = End::TimeOrBytes { seconds: SECONDS, bytes: WRITE_BYTES_MAX };
+            let end = End::TimeOrBytes { seconds: kind.log.seconds(), bytes: WRITE_BYTES_MAX };
             ("cache.img", "volume.img", CACHE_BYTES, SPAN_BYTES, end)
         }
         Log::WrapsAround => {
-            let end = End::Time { seconds: WRAP_SECONDS };
+            let end = End::Time { seconds: kind.log.seconds() };
             ("small-cache.img", "large-volume.img", SMALL_CACHE_BYTES, LARGE_SPAN_BYTES, end)
         }
     };
     let cache = ground.path(cache);
-    program.make_set(&cache, &ground.path(volume), cache_bytes)?;
+    let origin = ground.file(volume, span_bytes)?;
+    let (bytes, order) = (cache_bytes, Order::Coalescing);
+    program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
     let daemon = program.serve(&cache, ground)?;
     program.reset_counters(&daemon)?;
     let Kind { pattern, block_bytes, depth, more, .. } = kind;
-    let job = Job { pattern, block_bytes, depth, span_bytes, end, more };
+    let job = Job { pattern, block_bytes, depth, start_bytes: 0, span_bytes, end, more };
     fio::run_over_nbd(&job, &daemon.uri, ground.folder())?;
     let counters = program.status(&daemon)?.cache_set.counters;
     daemon.server.stop()?;
