@@ -239,20 +239,19 @@ impl Engine {
     }
 
     /// A blank record is clean as a whole, once all that was live of it was written. Not so another
-    /// record of the same version: when reclaim moves a record in pieces, and a crash or want of
-    /// room comes between them, some are still where they were, and each record goes home by
-    /// itself. So the run must stand for this very one, and others go home once more. Poison never is clean (rule 12): a block
-    /// that rotted after it was written home stays an error until it is overwritten, and counts as
-    /// one of the dirty blocks that nothing can bring home.
+    /// record of the same version: reclaim moves a record in pieces, and when a crash or want of
+    /// room comes between them, or a crash takes what was to supersede some, they are where they
+    /// were. Each record goes home by itself, so the run must stand for this very one. Poison never
+    /// is clean (rule 12): a block that rotted after it was written home stays an error until it is
+    /// overwritten, and counts as one of the dirty blocks that nothing can bring home.
     fn mark_blank_clean(&mut self, slot: VolumeSlot, header: CacheBlock, homed: &Homed) -> u64 {
         let Some(blank) = self.log.blanks.get(&header.0).copied() else { return 0 };
-        let is_it = (blank.start, blank.block_count) == (homed.start, homed.block_count);
-        let is_poison = blank.kind == BlankKind::Poison;
-        if !is_it && !is_poison {
+        if blank.kind == BlankKind::Poison || !self.log.segments.is_dirty(header) {
+            return 0;
+        }
+        if (blank.start, blank.block_count) != (homed.start, homed.block_count) {
             // In the modes that keep nothing dirty nobody else would bring it home.
             self.volume_mut(slot).needs_writeback = true;
-        }
-        if is_poison || !is_it || !self.log.segments.is_dirty(header) {
             return 0;
         }
         let live = blank.live_blocks;
