@@ -220,8 +220,8 @@ defects! {
         "a flush epoch counts as drained when it is written";
     AroundInOrder, "promise 4",
         "a write of an ordered volume goes around a full log";
-    PressureNotHeard, "rule 11",
-        "writeback leaves the origin to clients although the log is full";
+    PacedUnderPressure, "rule 11",
+        "a full log waits as long for the next transfer as the rate asked for while it was not";
     CancelForgets, "promise 5",
         "a drain that is cancelled takes for clean what was written home and not flushed";
     LeavingWithoutDrain, "promise",

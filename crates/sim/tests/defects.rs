@@ -49,6 +49,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             ReaderJoinsOverwrittenMiss,
             NoReserve,
             SupersededNotRetained,
+            AroundInOrder,
         ],
     ),
     (
@@ -71,6 +72,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             ReuseBeforeDiscard,
             MissDuringWriteShared,
             DirtyRepairedFromOrigin,
+            PacedUnderPressure,
             EpochsMixed,
             MovedUnderWindow,
             EpochFlushSkipped,
@@ -112,6 +114,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             HomedAcrossFailedFlush,
             NextEpochBeforeMark,
             MarksNotBelieved,
+            CancelForgets,
         ],
     ),
 ];

@@ -146,9 +146,6 @@ impl Engine {
     /// Whether somebody waits for dirty data to go home, or will soon: then clients of the origin
     /// have to share it.
     fn is_writeback_pressing(&self) -> bool {
-        if has_defect(Defect::PressureNotHeard) {
-            return false;
-        }
         !matches!(self.phase, Phase::Serving)
             || self.writeback.is_urgent
             || self.dirty_excess() > 0
@@ -185,6 +182,7 @@ impl Engine {
                 under_way < limit
                     && (under_way == 0 || blocks < BLOCKS_UNDER_WAY_MAX)
                     && (is_below_ceiling || !matches!(self.phase, Phase::Serving))
+                    && (has_time_come || !has_defect(Defect::PacedUnderPressure))
             }
             Speed::Paced => under_way == 0 && has_time_come && is_below_ceiling,
             Speed::Resting => false,
