@@ -8,7 +8,12 @@
 //! A defect is planted in the thread that runs the engine: what depends on it lies deep in tables
 //! and locks that do not know the engine.
 
+use alloc::vec::Vec;
+
 use crate::engine::Engine;
+use crate::index::Piece;
+use crate::units::VolumeSlot;
+use crate::volume::Homed;
 use crate::wake::{Ended, Waiter};
 
 /// Whether this build can have defects.
@@ -223,7 +228,7 @@ defects! {
     PacedUnderPressure, "rule 11",
         "a full log waits as long for the next transfer as the rate asked for while it was not";
     CancelForgets, "promise 5",
-        "a drain that is cancelled takes for clean what was written home and not flushed";
+        "a command that is cancelled takes for clean what it was to bring home";
     LeavingWithoutDrain, "promise",
         "a volume leaves writeback with dirty data";
 }
@@ -263,6 +268,14 @@ mod planted {
 }
 
 impl Engine {
+    /// All dirty data of the volume counts as clean.
+    pub(crate) fn forget_what_is_dirty(&mut self, slot: VolumeSlot) {
+        let pieces: Vec<Piece> = self.volume(slot).index.complete.all_pieces().collect();
+        for Piece { start, block_count, version, .. } in pieces {
+            self.mark_clean(slot, &Homed { start, block_count, version, needs: 0 });
+        }
+    }
+
     /// Registers for the next flush of the cache device that begins; with the defect, `waiter` goes
     /// on without one.
     pub(crate) fn join_cache_flush_unless(&mut self, defect: Defect, waiter: Waiter) {

@@ -50,6 +50,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             NoReserve,
             SupersededNotRetained,
             AroundInOrder,
+            CancelForgets,
         ],
     ),
     (
@@ -114,7 +115,6 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             HomedAcrossFailedFlush,
             NextEpochBeforeMark,
             MarksNotBelieved,
-            CancelForgets,
         ],
     ),
 ];

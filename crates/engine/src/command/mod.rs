@@ -515,9 +515,7 @@ impl Engine {
             if is_it {
                 volume.command = None;
                 if has_defect(Defect::CancelForgets) {
-                    for homed in core::mem::take(&mut self.volume_mut(slot).homed) {
-                        self.mark_clean(slot, &homed);
-                    }
+                    self.forget_what_is_dirty(slot);
                 }
                 self.end_command(id, Err(CommandError::Cancelled));
             }
