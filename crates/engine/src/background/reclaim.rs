@@ -288,8 +288,10 @@ impl Engine {
         let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
         candidates
             .iter()
+            // Nobody moves what waits for its flush epoch; it must not hide what can be moved.
+            .filter(|candidate| candidate.retained == 0)
             .min_by_key(|candidate| (candidate.was_spared, candidate.dirty, candidate.order))
-            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit && c.retained == 0)
+            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit)
             .map(|candidate| candidate.id)
             .into_iter()
             .collect()
