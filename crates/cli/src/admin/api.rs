@@ -75,6 +75,10 @@ pub(crate) struct CacheSet {
     pub(crate) write_amplification: Option<f64>,
     /// Bytes moved at reclaim per byte of clients' writes and promotions.
     pub(crate) relocation_amplification: Option<f64>,
+    /// Flushes, and writes with forced unit access, of all volumes.
+    pub(crate) client_flush_count: u64,
+    /// Flushes of the cache device, also those of the engine's own, per flush of a client.
+    pub(crate) cache_flushes_per_client_flush: Option<f64>,
     pub(crate) counters: SetCounters,
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn status(shard: &ShardStatus) -> Status {
         pid: std::process::id(),
         state: state.to_owned(),
         uptime_ms: shard.uptime_ms,
-        cache_set: shard.set.as_ref().map(cache_set),
+        cache_set: shard.set.as_ref().map(|set| cache_set(set, client_flushes(shard))),
         exports: shard.exports.iter().map(export).collect(),
         connections: shard
             .connections
@@ -75,7 +75,13 @@ fn share(report: &ShareReport) -> Share {
     }
 }
 
-fn cache_set(report: &SetReport) -> CacheSet {
+/// Requests of clients that something be durable: flushes, and writes with forced unit access.
+fn client_flushes(shard: &ShardStatus) -> u64 {
+    let volumes = shard.exports.iter().filter_map(|export| export.volume.as_ref());
+    volumes.map(|volume| volume.counters.flushes + volume.counters.fua_writes).sum()
+}
+
+fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
     let status = &report.status;
     let counters = &status.counters;
     let wanted = counters.client_bytes + counters.promoted_bytes;
@@ -108,6 +114,8 @@ fn cache_set(report: &SetReport) -> CacheSet {
         recovery_segments_total: status.recovery_segments.1,
         write_amplification: ratio(written - counters.relocated_bytes, wanted),
         relocation_amplification: ratio(counters.relocated_bytes, wanted),
+        client_flush_count: client_flushes,
+        cache_flushes_per_client_flush: ratio(counters.cache_flushes, client_flushes),
         counters: SetCounters {
             record_count: counters.records,
             idle_mark_count: counters.idle_marks,

@@ -83,6 +83,13 @@ fn write_set(text: &mut String, set: &CacheSet) -> std::fmt::Result {
         factor(set.write_amplification),
         factor(set.relocation_amplification)
     )?;
+    writeln!(
+        text,
+        "  flushes     {} of the cache device, {} of clients: {} for each",
+        set.counters.cache_flush_count,
+        set.client_flush_count,
+        factor(set.cache_flushes_per_client_flush)
+    )?;
     let bound = bound_text(set.memory_max_bytes);
     writeln!(text, "  memory      {} for the index, {bound}", size::text(set.memory_bytes))?;
     let recovery = duration_text(set.recovery_ms);

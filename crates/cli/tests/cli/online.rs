@@ -72,6 +72,32 @@ fn settings_change_and_last() {
     assert_eq!(shown["discard_freed_segments"], false);
 }
 
+#[test]
+fn settings_of_writeback_change_and_last() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let settings = ["writeback_delay=5", "writeback_ios_max=8", "writeback_idle_only=on"];
+    scratch.run(&[&["set", "vol"], &settings[..]].concat()).expect(0);
+    scratch.run(&["set", "vol", "writeback_rate_max=1M", "dirty_age_max=60"]).expect(0);
+    scratch.run(&["set", "vol", "writeback_rate_min=2M"]).expect(2).says("set both at once");
+    scratch.run(&["set", "dirty_soft_percent=30", "dirty_hard_percent=60"]).expect(0);
+    scratch.run(&["set", "dirty_soft_percent=60"]).expect(2).says("not below");
+    assert_eq!(scratch.volume()["writeback_ios_max"], 8);
+    assert_eq!(server.terminate(), Some(0));
+    let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
+    let volume = &shown["volumes"][0];
+    assert_eq!(volume["writeback_delay_s"], 5);
+    assert_eq!(volume["writeback_rate_max_bytes"], 1 << 20);
+    assert_eq!(volume["writeback_rate_min_bytes"], 4096);
+    assert_eq!(volume["writeback_idle_only"], true);
+    assert_eq!(volume["dirty_age_max_s"], 60);
+    assert_eq!(
+        (&shown["dirty_soft_percent"], &shown["dirty_hard_percent"]),
+        (&30.into(), &60.into())
+    );
+}
+
 /// The order holds when the command answers, so everything is home by then.
 #[test]
 fn the_order_of_writeback_changes_while_the_volume_is_served() {
