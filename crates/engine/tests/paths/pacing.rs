@@ -143,6 +143,25 @@ fn the_operator_sets_a_ceiling() {
     assert_eq!(world.dirty(0), 0);
 }
 
+/// The one whose origin is in use comes first in each window.
+#[test]
+fn a_volume_in_use_does_not_keep_another_from_going_home() {
+    let mut setup = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]);
+    setup.segments = 100;
+    setup.writeback_delay_s = 0;
+    let mut world = setup.start();
+    for n in 0..20 {
+        world.write(0, n * STEP, 1, n);
+        world.write(1, n * STEP, 1, n);
+    }
+    world.settle();
+    for n in 0..30 {
+        miss(&mut world, n);
+        world.idle_for(100);
+    }
+    assert_eq!((world.dirty(0), world.dirty(1)), (20, 0));
+}
+
 #[test]
 fn a_drain_does_not_wait_for_clients() {
     let mut world = dirty(|_| {});

@@ -104,6 +104,8 @@ pub(crate) struct WritebackJob {
     after_order: u64,
     /// When the window began.
     began_at: Time,
+    /// When it came to the volume that it writes.
+    volume_began_at: Time,
     /// It takes everything home that was dirty then.
     has_taken_all: bool,
     /// After a vain search through all segments.
@@ -270,6 +272,7 @@ impl Engine {
 
     fn start_writing(&mut self) {
         self.writeback.state = State::Writing;
+        self.writeback.volume_began_at = self.now;
         if self.is_ordered_window() {
             self.start_epoch();
         }

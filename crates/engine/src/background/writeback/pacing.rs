@@ -22,8 +22,8 @@ const IDLE_MS: u64 = 500;
 const AWAKE_MS: u64 = 5_000;
 /// How much longer than a transfer the origin is left to clients behind it.
 const CLIENTS_SHARE: u64 = 2;
-/// Milliseconds that a window may last that writes at a low rate; then the next one sees what has
-/// become dirty meanwhile, of other volumes as well.
+/// Milliseconds that a volume may take of a window that goes home at a low rate; then others have
+/// their turn, and the next window sees what has become dirty meanwhile.
 const PACED_WINDOW_MS: u64 = 10_000;
 /// Blocks in the buffers of runs under way at most, so that clients find some: 16 MiB.
 const BLOCKS_UNDER_WAY_MAX: u64 = 4096;
@@ -189,11 +189,13 @@ impl Engine {
         };
         let is_long = speed == Speed::Paced
             && !self.is_ordered_window()
-            && self.writeback.began_at.after_ms(PACED_WINDOW_MS) <= self.now;
+            && self.writeback.volume_began_at.after_ms(PACED_WINDOW_MS) <= self.now;
         if speed == Speed::Resting || is_long {
-            // What is left stays dirty.
-            self.writeback.queue.clear();
-            return false;
+            // What is left of the volume stays dirty; others have their turn.
+            self.writeback.queue.retain(|run| run.slot != slot);
+            self.writeback.has_taken_all = false;
+            self.writeback.volume_began_at = self.now;
+            return self.may_start_run();
         }
         if !may_start && under_way == 0 {
             // What is not written for such a reason says nothing of how fast the origin is.

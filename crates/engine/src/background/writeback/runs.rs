@@ -148,6 +148,7 @@ impl Engine {
             // What is left stays dirty.
             if !self.writeback.queue.is_empty() {
                 self.note_missed();
+                self.writeback.has_taken_all = false;
             }
             self.writeback.queue.clear();
         }
