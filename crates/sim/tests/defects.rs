@@ -92,7 +92,6 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             PromotionOfUnflushed,
             FlushEndsNoEpoch,
             FuaEndsNoEpoch,
-            MovedIntoNewEpoch,
         ],
     ),
     (
@@ -115,6 +114,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             HomedAcrossFailedFlush,
             NextEpochBeforeMark,
             MarksNotBelieved,
+            MovedIntoNewEpoch,
         ],
     ),
 ];

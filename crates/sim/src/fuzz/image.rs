@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
-use forebay_engine::options::{CacheMode, WritebackOrder};
+use forebay_engine::options::{CacheMode, DIRTY_SECONDS_MAX, WritebackOrder};
 use forebay_engine::request::{Durability, RequestKind};
 use forebay_engine::units::VolumeSlot;
 
@@ -138,6 +138,8 @@ fn format(size: &ImageSize, ledger: &mut Ledger, random: &mut Random) -> (Media,
         superblock.add_volume(&new).expect("the table has room");
         let volume = superblock.volumes[index].as_mut().expect("just added");
         volume.settings.writeback_percent = *random.pick(&[0, 10, 60, 100]);
+        // Some is to be dirty at the end.
+        volume.settings.writeback_delay_s = DIRTY_SECONDS_MAX;
         volume.settings.sequential_cutoff_bytes = 0;
         ledger.add_volume(block_count);
         let blocks = (0..block_count).flat_map(|block| block_bytes(ORIGINAL, index, block));

@@ -96,6 +96,8 @@ pub(crate) struct WritebackJob {
     plain: BTreeMap<VolumeSlot, u32>,
     /// Reclaim needs clean segments.
     pub(crate) is_urgent: bool,
+    /// It did when the window began.
+    was_urgent: bool,
     /// Blank records that the origin durably has.
     pub(crate) clean_blanks: VecDeque<CacheBlock>,
     pub(crate) pauses: Pauses,
@@ -206,7 +208,7 @@ impl Engine {
         self.writeback.segments = segments;
         self.writeback.began_at = self.now;
         self.writeback.next_segment = 0;
-        self.writeback.is_urgent = false;
+        self.writeback.was_urgent = core::mem::take(&mut self.writeback.is_urgent);
         self.writeback.failed_runs.clear();
         self.writeback.state = State::Loading;
         self.go_on();
@@ -235,7 +237,8 @@ impl Engine {
         self.writeback.loads -= 1;
         for (slot, piece) in self.pieces_in_segment(segment, ranges) {
             let is_ordered = self.volume(slot).is_ordered();
-            if self.is_writable(slot) && self.owes_writeback(slot) && !is_ordered {
+            let goes_home = self.is_writable(slot) && self.owes_writeback(slot) && !is_ordered;
+            if goes_home && !self.is_resting(slot) {
                 let parts = self.dirty_parts(slot, &piece);
                 self.writeback.pieces.extend(parts.into_iter().map(|part| (slot, part)));
             }
@@ -326,6 +329,7 @@ impl Engine {
         });
         self.go_on();
         if touched.is_empty() {
+            self.writeback.rests_until = self.now.after_ms(REST_MS);
             self.end_window();
             return;
         }

@@ -148,6 +148,7 @@ impl Engine {
     fn is_writeback_pressing(&self) -> bool {
         !matches!(self.phase, Phase::Serving)
             || self.writeback.is_urgent
+            || self.writeback.was_urgent
             || self.dirty_excess() > 0
             || self.is_degraded()
             || self.is_short_of_blanks()
@@ -163,6 +164,11 @@ impl Engine {
         } else {
             Speed::Resting
         }
+    }
+
+    /// Whether dirty data of the volume waits for a pause of its clients.
+    pub(super) fn is_resting(&self, slot: VolumeSlot) -> bool {
+        self.speed(slot) == Speed::Resting
     }
 
     /// Whether the next run of the queue may begin.
