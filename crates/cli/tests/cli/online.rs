@@ -198,14 +198,15 @@ fn stop_answers_when_the_device_is_free() {
 fn a_drain_can_be_cancelled() {
     let scratch = Scratch::new();
     scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
-    scratch.file("origin.img", 64 << 20);
-    // Slow enough that the drain is not over before it is cancelled.
+    scratch.file("origin.img", 4 << 30);
+    // Slow enough that the drain is not over before it is cancelled, and too far apart to be
+    // gathered.
     let attach = ["attach", "cache.img", "iops:20:origin.img", "--name", "vol"];
     scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
     let server = scratch.serve();
     let mut client = server.client();
     for block in 0..400 {
-        client.write(block * 32768, &[1; 4096]).unwrap();
+        client.write(block * (8 << 20), &[1; 4096]).unwrap();
     }
     assert_eq!(scratch.volume()["dirty_bytes"], 400 * 4096);
     let mut has_begun = || {
