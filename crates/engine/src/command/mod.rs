@@ -12,7 +12,7 @@ use crate::format::superblock::{AddVolumeError, NewVolume};
 use crate::index::{Piece, Place};
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
 use crate::payload::Payload;
-use crate::units::{CacheBlock, VolumeSlot};
+use crate::units::VolumeSlot;
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 
@@ -568,20 +568,13 @@ impl Engine {
 
     /// The bits of a copy go, whether or not it was the newest.
     fn retire_void(&mut self, piece: &Piece) {
-        match piece.place {
-            Place::Data(position) => {
-                let count = u32::try_from(piece.block_count).expect("data pieces are small");
-                for block in position.0..position.0 + count {
-                    self.log.segments.clear_live(CacheBlock(block));
-                }
-            }
-            Place::Blank { header, .. } => {
-                if let Some(blank) = self.log.blanks.get_mut(&header.0) {
-                    blank.live_blocks = 0;
-                }
-                self.log.segments.clear_live(header);
-            }
-            Place::Absent => {}
+        if let Place::Blank { header, .. } = piece.place
+            && let Some(blank) = self.log.blanks.get_mut(&header.0)
+        {
+            blank.live_blocks = 0;
+        }
+        for position in piece.positions() {
+            self.log.segments.clear_live(position);
         }
     }
 

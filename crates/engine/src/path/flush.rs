@@ -222,11 +222,9 @@ impl Engine {
         let mut cleared = 0;
         for piece in pieces {
             match piece.place {
-                Place::Data(position) => {
-                    let count = u32::try_from(piece.block_count).expect("data pieces are small");
-                    for block in position.0..position.0 + count {
-                        let block = CacheBlock(block);
-                        cleared += u64::from(self.log.segments.clear_dirty(block));
+                Place::Data(_) => {
+                    for position in piece.positions() {
+                        cleared += u64::from(self.log.segments.clear_dirty(position));
                     }
                 }
                 Place::Blank { header, .. } => {

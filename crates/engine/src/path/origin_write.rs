@@ -34,7 +34,7 @@ impl Engine {
             self.write_around(key, payload);
             return;
         }
-        let has_copy = self.copies(unit.slot, start, end).next().is_some();
+        let has_copy = self.has_copies(unit.slot, start, end);
         let record = self.append_unit(key, payload);
         if has_copy {
             self.units[key].state = UnitState::RecordFirst;
@@ -65,8 +65,8 @@ impl Engine {
         }
         // A copy that is clean stays in the cache, with the new content, unless the cache device is
         // not to be written.
-        let is_kept = self.route(slot) == Route::Log && self.has_copies(slot, start, end);
-        if has_dirty || is_kept {
+        let has_copy = self.has_copies(slot, start, end);
+        if has_dirty || has_copy && self.route(slot) == Route::Log {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
                 self.units[key].route = Route::Log;
@@ -75,8 +75,7 @@ impl Engine {
             }
             return;
         }
-        let has_copy =
-            self.copies(slot, start, end).next().is_some() && !has_defect(Defect::NoInvalidation);
+        let has_copy = has_copy && !has_defect(Defect::NoInvalidation);
         if has_copy && !self.may_cut_blanks(slot, start, end) {
             self.wait_for_blank_room(key);
             return;
@@ -127,15 +126,8 @@ impl Engine {
     }
 
     pub(crate) fn is_piece_dirty(&self, piece: &Piece) -> bool {
-        match piece.place {
-            Place::Data(position) => {
-                let count = u32::try_from(piece.block_count).expect("data pieces are small");
-                (position.0..position.0 + count)
-                    .any(|block| self.log.segments.is_dirty(crate::units::CacheBlock(block)))
-            }
-            Place::Blank { header, .. } => self.log.segments.is_dirty(header),
-            Place::Absent => unreachable!("it is no copy"),
-        }
+        assert_ne!(piece.place, Place::Absent, "it is no copy");
+        piece.positions().any(|position| self.log.segments.is_dirty(position))
     }
 
     /// Writes the unit to the origin; `waits` ends are outstanding then, this write among them.

@@ -235,10 +235,16 @@ impl Engine {
 
     pub(crate) fn on_writeback_entries(&mut self, segment: u32, ranges: &[SegmentRange]) {
         self.writeback.loads -= 1;
+        let goes_home = |slot: &VolumeSlot| {
+            let is_ordered = self.volume(*slot).is_ordered();
+            self.is_writable(*slot)
+                && self.owes_writeback(*slot)
+                && !is_ordered
+                && !self.is_resting(*slot)
+        };
+        let slots: BTreeSet<VolumeSlot> = self.slots().filter(goes_home).collect();
         for (slot, piece) in self.pieces_in_segment(segment, ranges) {
-            let is_ordered = self.volume(slot).is_ordered();
-            let goes_home = self.is_writable(slot) && self.owes_writeback(slot) && !is_ordered;
-            if goes_home && !self.is_resting(slot) {
+            if slots.contains(&slot) {
                 let parts = self.dirty_parts(slot, &piece);
                 self.writeback.pieces.extend(parts.into_iter().map(|part| (slot, part)));
             }
