@@ -62,6 +62,13 @@ pub(super) struct Percentiles {
     pub(super) p999_us: f64,
 }
 
+impl Timeline {
+    /// The 99.9th percentile of latency, in milliseconds.
+    pub(super) fn p999_ms(&self) -> f64 {
+        self.figures.latency.p999_us / 1e3
+    }
+}
+
 /// A phase, second by second.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Timeline {

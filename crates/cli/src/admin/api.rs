@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use forebay_engine::options::VolumeSettings;
 use serde::{Deserialize, Serialize};
 
 /// State of a daemon.
@@ -125,6 +126,36 @@ pub(crate) struct Extent {
     pub(crate) length_bytes: u64,
 }
 
+/// Settings of a volume, as `status` and `show` print them.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Settings {
+    pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) read_ahead_bytes: u32,
+    pub(crate) writeback_percent: u8,
+    pub(crate) writeback_delay_s: u32,
+    pub(crate) writeback_rate_min_bytes: u64,
+    pub(crate) writeback_rate_max_bytes: u64,
+    pub(crate) writeback_ios_max: u16,
+    pub(crate) writeback_idle_only: bool,
+    pub(crate) dirty_age_max_s: u32,
+}
+
+impl From<&VolumeSettings> for Settings {
+    fn from(settings: &VolumeSettings) -> Settings {
+        Settings {
+            sequential_cutoff_bytes: settings.sequential_cutoff_bytes,
+            read_ahead_bytes: settings.read_ahead_bytes,
+            writeback_percent: settings.writeback_percent,
+            writeback_delay_s: settings.writeback_delay_s,
+            writeback_rate_min_bytes: settings.writeback_rate_min_bytes,
+            writeback_rate_max_bytes: settings.writeback_rate_max_bytes,
+            writeback_ios_max: settings.writeback_ios_max,
+            writeback_idle_only: settings.writeback_idle_only,
+            dirty_age_max_s: settings.dirty_age_max_s,
+        }
+    }
+}
+
 /// A volume of a cache set.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Volume {
@@ -135,15 +166,8 @@ pub(crate) struct Volume {
     pub(crate) writeback_order: String,
     /// Flush epochs that have ended and are not on the origin yet.
     pub(crate) epochs_waiting: u64,
-    pub(crate) sequential_cutoff_bytes: u64,
-    pub(crate) read_ahead_bytes: u32,
-    pub(crate) writeback_percent: u8,
-    pub(crate) writeback_delay_s: u32,
-    pub(crate) writeback_rate_min_bytes: u64,
-    pub(crate) writeback_rate_max_bytes: u64,
-    pub(crate) writeback_ios_max: u16,
-    pub(crate) writeback_idle_only: bool,
-    pub(crate) dirty_age_max_s: u32,
+    #[serde(flatten)]
+    pub(crate) settings: Settings,
     pub(crate) cached_bytes: u64,
     pub(crate) cached_extent_count: u64,
     pub(crate) dirty_bytes: u64,

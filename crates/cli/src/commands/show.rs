@@ -8,6 +8,7 @@ use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::state_file::set_id_text;
 use serde::Serialize;
 
+use crate::admin::api::Settings;
 use crate::args::ShowArguments;
 use crate::commands::format::absolute;
 use crate::commands::status::bound_text;
@@ -57,15 +58,8 @@ struct VolumeReport {
     cache_mode: &'static str,
     writeback_order: &'static str,
     generation: u64,
-    sequential_cutoff_bytes: u64,
-    read_ahead_bytes: u32,
-    writeback_percent: u8,
-    writeback_delay_s: u32,
-    writeback_rate_min_bytes: u64,
-    writeback_rate_max_bytes: u64,
-    writeback_ios_max: u16,
-    writeback_idle_only: bool,
-    dirty_age_max_s: u32,
+    #[serde(flatten)]
+    settings: Settings,
 }
 
 #[derive(Serialize)]
@@ -146,15 +140,7 @@ fn volumes(superblock: &Superblock) -> Vec<VolumeReport> {
         cache_mode: names::mode_name(volume.mode),
         writeback_order: names::order_name(volume.writeback_order),
         generation: volume.generation.0,
-        sequential_cutoff_bytes: volume.settings.sequential_cutoff_bytes,
-        read_ahead_bytes: volume.settings.read_ahead_bytes,
-        writeback_percent: volume.settings.writeback_percent,
-        writeback_delay_s: volume.settings.writeback_delay_s,
-        writeback_rate_min_bytes: volume.settings.writeback_rate_min_bytes,
-        writeback_rate_max_bytes: volume.settings.writeback_rate_max_bytes,
-        writeback_ios_max: volume.settings.writeback_ios_max,
-        writeback_idle_only: volume.settings.writeback_idle_only,
-        dirty_age_max_s: volume.settings.dirty_age_max_s,
+        settings: (&volume.settings).into(),
     });
     report.collect()
 }

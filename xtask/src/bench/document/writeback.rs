@@ -50,7 +50,6 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
         "p99.9 bare, ms",
         "p99.9 cached, ms",
     ];
-    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
     let lines = rows.iter().flat_map(|row| {
         Order::ALL.into_iter().filter_map(move |order| {
             let count = row.samples.iter().filter(|sample| sample.cached(order).is_some()).count();
@@ -63,8 +62,8 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
                     cell(row.spread_of(order, |sample, _| sample.bare.figures.iops), 0),
                     cell(row.spread_of(order, full::Sample::steady_over_bare), 2),
                     cell(row.spread_of(order, full::Sample::slowest_over_bare), 2),
-                    cell(row.spread_of(order, |sample, _| ms(&sample.bare)), 0),
-                    cell(row.spread_of(order, |_, cached| ms(cached)), 0),
+                    cell(row.spread_of(order, |sample, _| sample.bare.p999_ms()), 0),
+                    cell(row.spread_of(order, |_, cached| cached.p999_ms()), 0),
                 ]
             };
             (count > 0).then(line)
@@ -174,7 +173,6 @@ fn sequential_table(rows: &[sequential::Row]) -> String {
         "p99.9 bare, ms",
         "p99.9 cached, ms",
     ];
-    let ms = |timeline: &Timeline| timeline.figures.latency.p999_us / 1e3;
     let mib = |timeline: &Timeline| {
         timeline.figures.iops * (sequential::BLOCK_BYTES as f64 / f64::from(1 << 20))
     };
@@ -185,8 +183,8 @@ fn sequential_table(rows: &[sequential::Row]) -> String {
             cell(row.spread(|sample| mib(&sample.cached)), 0),
             cell(row.spread(sequential::Sample::over_bare), 2),
             cell(row.spread(sequential::Sample::second_half_over_bare), 2),
-            cell(row.spread(|sample| ms(&sample.bare)), 0),
-            cell(row.spread(|sample| ms(&sample.cached)), 0),
+            cell(row.spread(|sample| sample.bare.p999_ms()), 0),
+            cell(row.spread(|sample| sample.cached.p999_ms()), 0),
         ]
     });
     format!(
