@@ -1,11 +1,14 @@
 //! Writers are slowed down before the log is full of dirty data.
 //!
 //! Otherwise they would run at the speed of the cache device until it is full and then stand still
-//! until a window of writeback is home, again and again. Between the soft and the hard mark each
-//! block waits a part of the time that writeback takes to give a block of the log back: with `x`
-//! the way from soft to hard, `x / (1 - x)` of it. That is nothing at the soft mark, the speed of
-//! writeback half way, where a writer that never pauses comes to rest, and ever longer towards the
-//! hard mark.
+//! until a window of writeback is home, again and again. From the soft mark on each block waits a
+//! part of the time that writeback takes to give a block of the log back: with `x` nothing at the
+//! soft mark and half where a writer that never pauses is to come to rest, `x / (1 - x)` of it. So
+//! it is as fast as writeback there, and ever slower beyond. It comes to rest so far below the hard
+//! mark that what is written while a window goes home has room.
+//!
+//! Those that wait go on in groups, half of them at a time: what is appended at once shares the
+//! header of a record, which takes as much of the log as a block does.
 //!
 //! Where nothing goes home, since the origin is away or dirty data is to stay, nobody is slowed
 //! down: that would not help.
@@ -15,6 +18,7 @@
 //! cache is never much slower than none. In order nothing goes around.
 
 use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
 use crate::background::writeback::rate::EXCESS_FULL;
 use crate::defects::{Defect, has_defect};
@@ -34,6 +38,15 @@ const DRAINING_EXCESS: u64 = EXCESS_FULL * 2 / 3;
 const RATE_UNKNOWN: u64 = 1_000;
 /// Waits shorter than this are left out until they have added up: a timer costs more.
 const SLACK_NS: u64 = 1_000_000;
+/// Units that go on together at most: more would share one record with little gain.
+const GROUP_UNITS_MAX: usize = 16;
+
+/// Whether a unit goes on alone, or shares the record of the one before it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Header {
+    Own,
+    Shared,
+}
 
 /// Writers that are slowed down.
 #[derive(Debug, Default)]
@@ -61,7 +74,7 @@ impl Engine {
         }
         let now = self.now;
         if self.pace.waiting.is_empty() && self.pace.next_at.nanoseconds_since(now) <= SLACK_NS {
-            self.pass(key);
+            self.pass(key, Header::Own);
             return true;
         }
         self.pace.waiting.push_back((key, now));
@@ -69,10 +82,12 @@ impl Engine {
     }
 
     /// The unit goes on, and those behind it the later.
-    fn pass(&mut self, key: Key) {
+    fn pass(&mut self, key: Key, header: Header) {
         self.units[key].is_paced = true;
         let unit = &self.units[key];
-        let step = self.step_ns(unit.slot, unit.log_blocks().into());
+        let shared = u32::from(header == Header::Shared);
+        let blocks = (unit.log_blocks() - shared).max(1);
+        let step = self.step_ns(unit.slot, blocks.into());
         let from = self.pace.next_at.max(self.now);
         self.pace.next_at = if step == 0 { self.now } else { Time(from.0 + step) };
     }
@@ -109,18 +124,19 @@ impl Engine {
         excess == EXCESS_FULL || write_ns.is_some_and(|write_ns| wait_ns > write_ns)
     }
 
-    /// Writers whose time has come go on.
+    /// Writers whose time has come go on: half of those that wait, and the next ones the later.
     pub(crate) fn advance_pace(&mut self) {
         let is_over = self.is_cache_failed() || self.stopping.is_some();
-        while let Some((key, since)) = self.pace.waiting.front().copied() {
-            if !is_over && self.pace.next_at > self.now {
-                return;
+        while !self.pace.waiting.is_empty() && (is_over || self.pace.next_at <= self.now) {
+            let group = self.pace.waiting.len().div_ceil(2).min(GROUP_UNITS_MAX);
+            let mut header = Header::Own;
+            for (key, since) in self.pace.waiting.drain(..group).collect::<Vec<_>>() {
+                self.set_counters.throttled_writes += 1;
+                self.set_counters.throttled_us += self.now.nanoseconds_since(since) / 1_000;
+                self.pass(key, header);
+                header = Header::Shared;
+                self.wake(Waiter::Unit(key), Ended::Well);
             }
-            self.pace.waiting.pop_front();
-            self.set_counters.throttled_writes += 1;
-            self.set_counters.throttled_us += self.now.nanoseconds_since(since) / 1_000;
-            self.pass(key);
-            self.wake(Waiter::Unit(key), Ended::Well);
         }
     }
 
@@ -135,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn half_way_between_the_marks_a_writer_is_as_fast_as_writeback() {
+    fn half_way_a_writer_is_as_fast_as_writeback() {
         assert_eq!(step_ns(10, EXCESS_FULL / 2, 1_000), 10_000_000);
         assert_eq!(step_ns(10, EXCESS_FULL / 5, 1_000), 2_500_000);
         assert_eq!(step_ns(10, EXCESS_FULL * 4 / 5, 1_000), 40_000_000);

@@ -46,7 +46,7 @@ fn waiting(world: &mut World) -> u64 {
 
 #[test]
 fn a_writer_waits_between_the_marks_and_goes_on_by_itself() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     let second = waiting(&mut world);
     assert_eq!(world.status().counters.throttled_writes, 0, "counted when it goes on");
     world.idle_except(1_000, origin::any(0));
@@ -58,7 +58,7 @@ fn a_writer_waits_between_the_marks_and_goes_on_by_itself() {
 
 #[test]
 fn who_comes_later_waits_behind_who_waits() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     let second = waiting(&mut world);
     let Some(Time(next)) = world.engine().0.poll_wakeup() else { panic!("it goes on by itself") };
     world.now = next - 1_000;
@@ -67,8 +67,25 @@ fn who_comes_later_waits_behind_who_waits() {
 }
 
 #[test]
+fn half_of_those_that_wait_go_on_together() {
+    let mut world = filled(38);
+    let mut writers = vec![waiting(&mut world)];
+    writers.extend((52..59).map(|chunk| world.write(0, chunk * 32, 2, chunk)));
+    world.settle_except(origin::any(0));
+    let done = |world: &World| writers.iter().filter(|id| world.is_done(**id)).count();
+    assert_eq!(done(&world), 0);
+    let mark = world.mark();
+    while done(&world) == 0 {
+        world.idle_except(1, origin::any(0));
+    }
+    assert_eq!(done(&world), 4);
+    let records = world.count_since(mark, |_, what| matches!(what, What::Record(_)));
+    assert_eq!(records, 1, "of all four");
+}
+
+#[test]
 fn writes_through_to_the_origin_do_not_wait() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     waiting(&mut world);
     let through = world.write(1, 0, 16, 1);
     world.settle_except(origin::any(0));
@@ -86,7 +103,7 @@ fn nobody_waits_below_the_soft_mark() {
 
 #[test]
 fn the_fuller_the_log_the_longer_they_wait() {
-    let times = [45, 49].map(|chunks| {
+    let times = [36, 38].map(|chunks| {
         let mut world = filled(chunks);
         let second = waiting(&mut world);
         let begin = world.time();
@@ -100,7 +117,7 @@ fn the_fuller_the_log_the_longer_they_wait() {
 
 #[test]
 fn nobody_waits_for_an_origin_that_is_away() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     let second = waiting(&mut world);
     world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
     world.idle_for(1_000);
@@ -114,7 +131,7 @@ fn nobody_waits_for_an_origin_that_is_away() {
 
 #[test]
 fn a_stop_does_not_wait_for_them() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     let second = waiting(&mut world);
     let stop = world.command(Command::Stop);
     world.settle_except(origin::write(0));
@@ -128,7 +145,7 @@ fn a_stop_does_not_wait_for_them() {
 
 #[test]
 fn they_end_with_the_cache_device_and_are_done_again_when_it_is_back() {
-    let mut world = filled(45);
+    let mut world = filled(38);
     let second = waiting(&mut world);
     let third = world.write(0, 52 * 32, 16, 52);
     let read = world.read(0, 0, 1);
@@ -170,7 +187,37 @@ fn a_window_is_as_large_as_the_room_for_what_is_written_meanwhile() {
     // Three chunks of 16 blocks a segment, in segments of 64 blocks.
     let quarter = first_window(25);
     assert!((1600..1700).contains(&quarter), "all of it: {quarter}");
-    assert_eq!(first_window(60), 16 * 48, "the least there is");
+    // The room that there is to be: of 60 % of the way between the marks, 30 segments.
+    assert_eq!(first_window(60), 30 * 48);
+}
+
+#[test]
+fn a_window_that_is_outgrown_is_cut_short() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 100;
+    setup.origin_bytes = 8192 * BLOCK;
+    setup.writeback_percent = 10;
+    let mut world = setup.start();
+    // The first window begins, and the log fills up beside it.
+    for chunk in 0..140 {
+        world.write(0, chunk * 32, 16, chunk);
+        world.settle_except(origin::any(0));
+    }
+    let runs = world.find(origin::write(0));
+    assert!(!runs.is_empty());
+    for run in runs {
+        world.complete(run);
+        world.settle_except(origin::any(0));
+    }
+    assert_eq!(world.find(origin::write(0)), [], "the rest of the window is left");
+    assert_eq!(world.find(origin::flush(0)).len(), 1);
+    let before = world.counters(0).writeback_blocks;
+    assert!(before < 16 * 16, "{before}");
+    // The next one takes all, and ends by itself.
+    let held = world.the(origin::flush(0));
+    world.complete(held);
+    world.settle_except(origin::flush(0));
+    assert!(world.counters(0).writeback_blocks > 60 * 16);
 }
 
 /// The log is beyond its hard mark, and writeback has begun.

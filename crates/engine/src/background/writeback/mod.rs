@@ -46,10 +46,6 @@ use crate::slab::Slab;
 use crate::units::{CacheBlock, Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
-/// Segments of one window at least, if so many have dirty blocks.
-const WINDOW_SEGMENTS_MIN: usize = 16;
-/// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
-const WINDOW_BLOCKS_MAX: usize = 1 << 16;
 /// Epochs of one window of an ordered volume at most, so that others get their turn.
 const EPOCHS_OF_WINDOW_MAX: usize = 64;
 /// Milliseconds until another search, if one found nothing to write.
@@ -98,6 +94,9 @@ pub(crate) struct WritebackJob {
     pub(crate) is_urgent: bool,
     /// It did when the window began.
     was_urgent: bool,
+    /// Windows that have to end before one may be cut short, so that each other one at least comes
+    /// to its end.
+    uncut_windows: u32,
     /// Blank records that the origin durably has.
     pub(crate) clean_blanks: VecDeque<CacheBlock>,
     pub(crate) pauses: Pauses,
@@ -196,11 +195,22 @@ impl Engine {
         self.begin_loading(dirty.into_iter().map(|(_, id)| id).collect());
     }
 
-    /// The larger a window the less the origin has to seek. Nothing of it is given back before it
-    /// is home, so it is no larger than the room for what is written meanwhile.
-    fn window_segments_max(&self) -> usize {
-        let largest = WINDOW_BLOCKS_MAX / self.log.segments.segment_blocks() as usize;
-        self.segments_to_hard_mark().min(largest).max(WINDOW_SEGMENTS_MIN)
+    /// Whether the log fills up and a window of twice the size could begin now: one that began when
+    /// little was dirty would hold up the others for long, since it seeks more for each block.
+    fn is_outgrown(&self) -> bool {
+        if self.dirty_excess() == 0 || self.is_ordered_window() || self.writeback.uncut_windows > 0
+        {
+            return false;
+        }
+        let is_its = |slot: &VolumeSlot| {
+            let volume = self.volume(*slot);
+            !volume.is_ordered() && self.is_writable(*slot) && self.owes_writeback(*slot)
+        };
+        let dirty: u64 =
+            self.slots().filter(is_its).map(|slot| self.volume(slot).dirty_blocks).sum();
+        let segments = dirty / u64::from(self.log.segments.segment_blocks());
+        let most = self.window_segments_max() as u64;
+        segments.min(most) >= 2 * self.writeback.segments.len() as u64
     }
 
     /// Begins a window of these segments: finds out what they hold.
@@ -319,6 +329,7 @@ impl Engine {
 
     fn end_window(&mut self) {
         self.end_measuring();
+        self.writeback.uncut_windows = self.writeback.uncut_windows.saturating_sub(1);
         self.writeback.state = State::Idle;
     }
 

@@ -16,7 +16,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use super::demand::Turn;
-use super::{EPOCHS_OF_WINDOW_MAX, REST_MS, State, WINDOW_BLOCKS_MAX};
+use super::rate::WINDOW_BLOCKS_MAX;
+use super::{EPOCHS_OF_WINDOW_MAX, REST_MS, State};
 use crate::background::writeback::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
@@ -50,7 +51,7 @@ impl Engine {
     /// Blocks of an epoch at most: then the engine ends it, so that neither its plan nor what it
     /// holds of the log grows without bound.
     fn epoch_blocks_max(&self) -> u64 {
-        (self.log.segments.block_count() / 16).clamp(1, WINDOW_BLOCKS_MAX as u64)
+        (self.log.segments.block_count() / 16).clamp(1, WINDOW_BLOCKS_MAX)
     }
 
     /// A client's write of so many blocks was appended.

@@ -174,6 +174,14 @@ impl Engine {
     /// Whether the next run of the queue may begin.
     pub(super) fn may_start_run(&mut self) -> bool {
         let Some(run) = self.writeback.queue.front() else { return false };
+        if self.is_outgrown() {
+            // What is left stays dirty, and the next window takes it with the rest.
+            self.writeback.queue.clear();
+            self.writeback.has_taken_all = false;
+            // This one, and the next.
+            self.writeback.uncut_windows = 2;
+            return false;
+        }
         let slot = run.slot;
         let under_way = self.writeback.runs.len();
         let is_below_ceiling = self.volume(slot).ceiling_at <= self.now;

@@ -11,6 +11,14 @@ use crate::units::Time;
 const SAMPLE_MS: u64 = 100;
 /// Of an average, what a new measurement counts: one part in so many.
 const SMOOTHING: u64 = 8;
+/// Segments of one window at least, if so many have dirty blocks.
+pub(super) const WINDOW_SEGMENTS_MIN: usize = 16;
+/// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
+pub(super) const WINDOW_BLOCKS_MAX: u64 = 1 << 16;
+/// Of the log between the soft and the hard mark, what a window takes while writers wait, and what
+/// is left free when it is home.
+const WINDOW_PERCENT: u64 = 60;
+const MARGIN_PERCENT: u64 = 10;
 /// What [`Engine::dirty_excess`] is a share of.
 pub(crate) const EXCESS_FULL: u64 = 1_000;
 
@@ -120,16 +128,42 @@ impl Engine {
         self.dirty_limit(self.settings.dirty_hard_percent)
     }
 
-    /// How far the log is between its soft and its hard mark, of [`EXCESS_FULL`].
-    pub(crate) fn dirty_excess(&self) -> u64 {
-        let (soft, hard) = (self.soft_mark(), self.hard_mark());
-        let held = self.log.segments.held_blocks().saturating_sub(self.writeback.rate.credit);
-        (held.saturating_sub(soft) * EXCESS_FULL / (hard - soft).max(1)).min(EXCESS_FULL)
+    /// Blocks of the log that a window is to take while writers wait: most of what lies between the
+    /// marks.
+    fn window_blocks_wanted(&self) -> u64 {
+        let span = self.hard_mark().saturating_sub(self.soft_mark());
+        (span * WINDOW_PERCENT / 100).min(WINDOW_BLOCKS_MAX)
     }
 
-    /// Segments that may become dirty before the hard mark.
-    pub(super) fn segments_to_hard_mark(&self) -> usize {
+    /// Where a writer that never pauses comes to rest. What is written while a window goes home has
+    /// room from here to the hard mark: as much as the window gives back, and a margin.
+    fn rest_mark(&self) -> u64 {
+        let (soft, hard) = (self.soft_mark(), self.hard_mark());
+        let span = hard.saturating_sub(soft);
+        let window = self.window_blocks_wanted();
+        (soft + span / 2).min(hard.saturating_sub(window + span * MARGIN_PERCENT / 100))
+    }
+
+    /// How long writers are kept waiting, of [`EXCESS_FULL`]: nothing at the soft mark, half of it
+    /// where they come to rest, all of it at the hard mark at the latest.
+    pub(crate) fn dirty_excess(&self) -> u64 {
+        let held = self.log.segments.held_blocks();
+        if held >= self.hard_mark() {
+            return EXCESS_FULL;
+        }
+        let soft = self.soft_mark();
+        let beyond = held.saturating_sub(self.writeback.rate.credit).saturating_sub(soft);
+        let half = self.rest_mark().saturating_sub(soft).max(1);
+        (beyond * EXCESS_FULL / (2 * half)).min(EXCESS_FULL - 1)
+    }
+
+    /// Segments of a window at most. The larger it is the less the origin has to seek. Nothing of it
+    /// is given back before it is home, so it is no larger than the room for what is written
+    /// meanwhile; or, where more is dirty than there should be, than that room when it is over.
+    pub(super) fn window_segments_max(&self) -> usize {
         let room = self.hard_mark().saturating_sub(self.log.segments.held_blocks());
-        usize::try_from(room / u64::from(self.log.segments.segment_blocks())).expect("segments")
+        let blocks = room.max(self.window_blocks_wanted()).min(WINDOW_BLOCKS_MAX);
+        let segments = blocks / u64::from(self.log.segments.segment_blocks());
+        usize::try_from(segments).expect("counted in u32").max(WINDOW_SEGMENTS_MIN)
     }
 }
