@@ -157,8 +157,8 @@ impl Engine {
         (beyond * EXCESS_FULL / (2 * half)).min(EXCESS_FULL - 1)
     }
 
-    /// Segments of a window at most. The larger it is the less the origin has to seek. Nothing of it
-    /// is given back before it is home, so it is no larger than the room for what is written
+    /// Segments of a window at most. The larger it is, the less the origin has to seek. Nothing of
+    /// it is given back before it is home, so it is no larger than the room for what is written
     /// meanwhile; or, where more is dirty than there should be, than that room when it is over.
     pub(super) fn window_segments_max(&self) -> usize {
         let room = self.hard_mark().saturating_sub(self.log.segments.held_blocks());
