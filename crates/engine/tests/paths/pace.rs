@@ -220,6 +220,36 @@ fn a_window_that_is_outgrown_is_cut_short() {
     assert!(world.counters(0).writeback_blocks > 60 * 16);
 }
 
+#[test]
+fn what_a_segment_holds_that_is_in_use_again_does_not_count_as_home() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 40;
+    setup.origin_bytes = 8192 * BLOCK;
+    setup.writeback_percent = 10;
+    let mut world = setup.start();
+    // A window begins. Its blocks are written again and again, so that its segments become free and
+    // are used again.
+    for chunk in (0..20).cycle().take(130) {
+        let id = write(&mut world, chunk);
+        assert!(world.is_done(id));
+    }
+    // All of it is home or superseded but for two runs.
+    let [window @ .., next, _] = &world.find(origin::write(0))[..] else { panic!("no window") };
+    for run in window {
+        world.complete(*run);
+        world.settle_except(origin::any(0));
+    }
+    for chunk in 20..58 {
+        write(&mut world, chunk);
+    }
+    world.idle_except(5_000, origin::any(0));
+    world.complete(*next);
+    world.settle_except(origin::any(0));
+    write(&mut world, 60);
+    let second = write(&mut world, 61);
+    assert!(world.is_pending(second), "the log is beyond its soft mark");
+}
+
 /// The log is beyond its hard mark, and writeback has begun.
 fn at_the_hard_mark(order: WritebackOrder) -> World {
     let mut setup = Setup::of(&[CacheMode::Writeback]);

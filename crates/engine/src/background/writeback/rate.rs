@@ -34,6 +34,8 @@ pub(crate) struct DrainRate {
     /// Dirty blocks of the window, and those of them whose runs have ended.
     planned: u64,
     done: u64,
+    /// The youngest of its segments: what was opened later is in use again for something else.
+    last_order: u64,
     /// Of what the log holds at the last measurement, what counts as given back.
     credit: u64,
     /// Beginning of the measurement under way, and `done` at that time.
@@ -56,16 +58,19 @@ fn averaged(before: u64, blocks: u64, elapsed_ns: u64) -> u64 {
 impl Engine {
     /// A window begins that writes so many blocks.
     pub(super) fn begin_measuring(&mut self, planned: u64) {
+        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
+        self.writeback.rate.last_order = orders.max().unwrap_or(0);
         let window_blocks = self.held_by_window();
         let since = (self.now, 0);
         let rate = &mut self.writeback.rate;
-        let DrainRate { blocks_per_second, dirty_per_second, .. } = *rate;
+        let DrainRate { blocks_per_second, dirty_per_second, last_order, .. } = *rate;
         *rate = DrainRate {
             blocks_per_second,
             dirty_per_second,
             window_blocks,
             planned,
             done: 0,
+            last_order,
             credit: 0,
             since,
         };
@@ -97,7 +102,9 @@ impl Engine {
     }
 
     fn held_by_window(&self) -> u64 {
-        let segments = self.writeback.segments.iter();
+        let last_order = self.writeback.rate.last_order;
+        let is_its = |id: &&u32| self.log.segments.get(**id).open_order <= last_order;
+        let segments = self.writeback.segments.iter().filter(is_its);
         segments.map(|id| self.log.segments.held_blocks_of(*id)).sum()
     }
 
