@@ -25,7 +25,7 @@ pub(super) const FLUSHED_CACHE_BYTES: u64 = 128 << 20;
 /// Seconds of the windows of which none should be slow.
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
-const BARE_SECONDS_MAX: u64 = 15;
+const BARE_SECONDS_MAX: u64 = 10;
 /// No phase with the cache is shorter, unless that is asked for: it would be over before the cache
 /// is full.
 const SECONDS_MIN: u64 = 20;

@@ -8,13 +8,14 @@ use super::super::report::Report;
 use super::super::slow::mean;
 use super::super::spread::number;
 use super::super::{drain, flushed, full, sequential};
-use super::{cell, table};
+use super::{cell, synced, table};
 
 /// All of it, as far as it was measured.
 pub(super) fn text(report: &Report) -> String {
     let parts = [
         report.full.as_deref().map(full_cache_tables),
         report.fsync.as_deref().map(|rows| flushed_table(rows, report)),
+        report.sync.as_deref().map(|phases| synced::text(phases, report)),
         report.sequential.as_deref().map(sequential_table),
         report.drain.as_deref().map(|rows| drain_table(rows, report)),
     ];
