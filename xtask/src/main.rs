@@ -5,6 +5,7 @@
 //! elsewhere.
 
 mod bench;
+mod charts;
 mod check;
 mod coverage;
 mod packages;
@@ -50,6 +51,8 @@ enum Command {
     Test(test::Options),
     /// Measure on this machine, and write docs/performance.md.
     Bench(bench::Options),
+    /// Draw the charts of the documents whose data the simulator computes.
+    Charts,
     /// Report which branches of the engine the simulator reaches.
     Coverage(coverage::Options),
     /// Run the simulator on fresh seeds, or replay one of its runs.
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Charts => charts::run(),
         Command::Coverage(options) => coverage::run(&options),
         Command::Sim(options) => replay::sim(&options),
         Command::Fuzz(options) => replay::fuzz(&options),

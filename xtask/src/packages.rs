@@ -29,11 +29,25 @@ pub(crate) enum Purpose {
 }
 
 /// What the bench measures with, and against.
-const BENCH_PROGRAMS: [&str; 4] = ["fio", "nbdkit", "qemu-nbd", "mount"];
+const BENCH_PROGRAMS: [&str; 10] = [
+    "fio",
+    "nbdkit",
+    "qemu-nbd",
+    "mount",
+    "nbdfuse",
+    "losetup",
+    "mkfs.ext4",
+    "sqlite3",
+    "pgbench",
+    "dpkg-deb",
+];
+/// Of these, what no test uses.
+const BENCH_ONLY_PROGRAMS: [&str; 3] = ["sqlite3", "pgbench", "dpkg-deb"];
 
 impl Purpose {
     fn uses(self, probe: Probe) -> bool {
         match (self, probe) {
+            (Purpose::Tests, Probe::Program(name)) => !BENCH_ONLY_PROGRAMS.contains(&name),
             (Purpose::Tests, _) => true,
             (Purpose::Bench, Probe::Program(name)) => BENCH_PROGRAMS.contains(&name),
             (Purpose::Bench, _) => false,
@@ -67,7 +81,7 @@ struct Tool {
     packages: &'static [&'static str],
 }
 
-/// Everything that any test uses and that is not part of every Debian system.
+/// Everything that tests or bench use and that is not part of every Debian system.
 const TOOLS: &[Tool] = &[
     Tool { probe: Probe::Program("fio"), packages: &["fio"] },
     Tool { probe: Probe::Program("nbdkit"), packages: &["nbdkit"] },
@@ -92,6 +106,10 @@ const TOOLS: &[Tool] = &[
     Tool { probe: Probe::Program("curl"), packages: &["curl"] },
     Tool { probe: Probe::Program("git"), packages: &["git"] },
     Tool { probe: Probe::Program("xz"), packages: &["xz-utils"] },
+    Tool { probe: Probe::Program("sqlite3"), packages: &["sqlite3"] },
+    // With the server, which is not in the search path.
+    Tool { probe: Probe::Program("pgbench"), packages: &["postgresql"] },
+    Tool { probe: Probe::Program("dpkg-deb"), packages: &["dpkg"] },
     // The version of Debian 12; other releases have one of their own behind the plain name.
     Tool { probe: Probe::KernelSource, packages: &["linux-source-6.1", "linux-source"] },
 ];

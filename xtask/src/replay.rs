@@ -141,7 +141,7 @@ fn fuzz_test(test: &FuzzTest, options: &FuzzOptions) -> anyhow::Result<Outcome> 
 }
 
 /// Builds the simulator and runs it with the arguments that are still to be added.
-fn simulator() -> anyhow::Result<Command> {
+pub(crate) fn simulator() -> anyhow::Result<Command> {
     let workspace = Workspace::load()?;
     let is_program = |target: &cargo_metadata::Target| target.is_bin() && target.name == SIMULATOR;
     if !workspace.members().iter().any(|package| package.targets.iter().any(is_program)) {

@@ -227,6 +227,15 @@ pub struct VolumeStatus {
     pub counters: VolumeCounters,
 }
 
+/// How writeback of a volume is paced while clients use its origin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct WritebackPace {
+    /// Dirty blocks that `writeback_percent` allows.
+    pub target_blocks: u64,
+    /// The rate that the controller set last; zero if it never had to.
+    pub blocks_per_second: u64,
+}
+
 /// Failed operations of the cache device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CacheErrors {

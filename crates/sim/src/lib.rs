@@ -17,6 +17,7 @@
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
 //!   `crash.rs` and `check.rs` what happens between and after.
 //! - [`fuzz`] hands damaged bytes to whatever reads a cache device.
+//! - [`response`] is no test by chance: how writeback answers a burst and a steady writer.
 //! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
 //!
 //! Deliberately absent: real devices, threads, and, but for the fuzzers and `silent.rs`, any
@@ -47,6 +48,7 @@ pub mod planted;
 mod pursuit;
 pub mod random;
 pub mod reference;
+pub mod response;
 pub mod run;
 pub mod silent;
 pub mod stamp;

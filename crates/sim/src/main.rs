@@ -30,6 +30,7 @@ Examples:
   forebay-sim hunt --runs 1000
   forebay-sim sweep --seed 1
   forebay-sim fuzz device
+  forebay-sim step-response --every 60
 
 Exit codes:
   0  all was well
@@ -58,6 +59,7 @@ enum Command {
     Fuzz(commands::fuzz::Options),
     Defects(commands::defects::Options),
     Models(commands::models::Options),
+    StepResponse(commands::step_response::Options),
 }
 
 /// The arguments, with the command that is meant if the first is an option of `run`.
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => commands::fuzz::run(&options),
         Command::Defects(options) => commands::defects::run(&options),
         Command::Models(commands::models::Options {}) => commands::models::run(),
+        Command::StepResponse(options) => commands::step_response::run(&options),
     };
     match result {
         Ok(verdict) => verdict.into(),

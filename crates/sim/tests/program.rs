@@ -68,6 +68,7 @@ const WRONG_ARGUMENTS: &[(&[&str], &[&str])] = &[
     (&["replay", env!("CARGO_BIN_EXE_forebay-sim")], &["is no trace"]),
     (&["run", "--seed", "1", "--kill-at-io", "1", "--long"], &["cannot be used"]),
     (&["hunt", "--runs", "0"], &["--runs", "1.."]),
+    (&["step-response", "--stream-kib", "9999", "--stream-seconds", "999"], &["less", "MiB"]),
     (&["hunt"], &["--runs"]),
     (&["hunt", "--minutes", "0"], &["--minutes", "above 0"]),
     (&["hunt", "--runs", "1", "--jobs", "0"], &["--jobs"]),

@@ -8,6 +8,7 @@ use super::flushed;
 use super::forebay::Order;
 use super::full;
 use super::ground::Medium;
+use super::misses;
 use super::nbd::{self, Work};
 use super::recovery;
 use super::report::Report;
@@ -130,10 +131,29 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
             Bound::new(work, Limit::AtLeast(0.7), "", row.spread(flushed::Sample::over_bare))
         }));
     }
+    if let Some(rows) = &report.misses {
+        bounds.extend(rows.iter().flat_map(miss_bounds));
+    }
     if let Some(rows) = &report.sequential {
         bounds.extend(rows.iter().flat_map(sequential_bounds));
     }
     bounds
+}
+
+/// Of reads that miss while writeback is under way, below the soft mark.
+fn miss_bounds(row: &misses::Row) -> [Bound; 2] {
+    let bound = |what: &str, measured| {
+        let work = format!(
+            "4 KiB random read, misses, QD{}, emulated hard disk: {what} latency during writeback \
+             over that without",
+            row.depth
+        );
+        Bound::new(work, Limit::AtMost(1.5), "", measured)
+    };
+    [
+        bound("mean", row.spread(misses::Sample::mean_ratio)),
+        bound("p99", row.spread(misses::Sample::p99_ratio)),
+    ]
 }
 
 /// Of a sequential writer: of all of it, and of the part that the cache cannot make faster.

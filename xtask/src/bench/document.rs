@@ -1,5 +1,6 @@
 //! The document that a run leaves: tables, and how to read them. All of it is generated.
 
+mod synced;
 mod writeback;
 
 use std::fmt::Write;

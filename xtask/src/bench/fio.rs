@@ -48,7 +48,9 @@ pub(super) struct Figures {
     pub(super) seconds: f64,
     /// Reads and writes a second.
     pub(super) iops: f64,
-    /// From submission to completion of reads and writes.
+    /// From submission to completion of reads and writes, in microseconds: the mean.
+    pub(super) mean_us: f64,
+    /// Likewise, some percentiles.
     pub(super) latency: Percentiles,
     /// Likewise of flushes, if there were any.
     pub(super) flush_latency: Option<Percentiles>,
@@ -84,7 +86,8 @@ impl Timeline {
         let latency = Percentiles { p50_us: 1.0, p99_us: 2.0, p999_us: 3.0 };
         let (requests, seconds) = (per_second.iter().sum::<f64>(), per_second.len() as f64);
         let (iops, requests) = (requests / seconds, requests as u64);
-        let figures = Figures { requests, seconds, iops, latency, flush_latency: None };
+        let (mean_us, flush_latency) = (1.0, None);
+        let figures = Figures { requests, seconds, iops, mean_us, latency, flush_latency };
         Timeline { figures, per_second: per_second.to_vec() }
     }
 }
@@ -249,6 +252,8 @@ struct Flushes {
 #[derive(Deserialize)]
 struct Latency {
     #[serde(default)]
+    mean: f64,
+    #[serde(default)]
     percentile: std::collections::BTreeMap<String, f64>,
 }
 
@@ -273,11 +278,13 @@ fn figures(text: &str) -> anyhow::Result<Figures> {
     let seconds = job.read.runtime.max(job.write.runtime) as f64 / 1e3;
     let busier = if job.read.total_ios > job.write.total_ios { &job.read } else { &job.write };
     let latency = busier.lat_ns.percentiles().context("fio measured no latencies")?;
+    let mean_us = busier.lat_ns.mean / 1e3;
     let flush_latency = job.sync.lat_ns.percentiles().filter(|_| job.sync.total_ios > 0);
     if requests == 0 || seconds == 0.0 {
         bail!("fio did nothing: {text}");
     }
-    Ok(Figures { requests, seconds, iops: requests as f64 / seconds, latency, flush_latency })
+    let iops = requests as f64 / seconds;
+    Ok(Figures { requests, seconds, iops, mean_us, latency, flush_latency })
 }
 
 #[cfg(test)]
@@ -288,7 +295,8 @@ mod tests {
 {"fio version": "fio-3.33", "jobs": [{"error": 0,
  "read": {"total_ios": 0, "runtime": 0, "lat_ns": {"min": 0}},
  "write": {"total_ios": 5000, "runtime": 2000,
-   "lat_ns": {"percentile": {"50.000000": 11000, "99.000000": 45500, "99.900000": 60000}}},
+   "lat_ns": {"mean": 12500,
+     "percentile": {"50.000000": 11000, "99.000000": 45500, "99.900000": 60000}}},
  "sync": {"total_ios": 4999,
    "lat_ns": {"percentile": {"50.000000": 7000, "99.000000": 9000, "99.900000": 9500}}}}]}
 "#;
@@ -297,6 +305,7 @@ mod tests {
     fn figures_are_read_from_the_document() {
         let figures = figures(OUTPUT).expect("it is whole");
         assert_eq!((figures.requests, figures.seconds, figures.iops), (5000, 2.0, 2500.0));
+        assert_eq!(figures.mean_us, 12.5);
         assert_eq!((figures.latency.p50_us, figures.latency.p99_us), (11.0, 45.5));
         assert_eq!(figures.flush_latency.expect("it flushed").p99_us, 9.0);
     }

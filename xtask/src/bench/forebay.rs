@@ -77,6 +77,7 @@ pub(super) struct CacheSet {
     pub(super) occupancy: f64,
     pub(super) memory_bytes: u64,
     pub(super) recovery_ms: u64,
+    pub(super) client_flush_count: u64,
     pub(super) counters: SetCounters,
 }
 
@@ -87,6 +88,7 @@ pub(super) struct SetCounters {
     pub(super) promoted_bytes: u64,
     pub(super) relocated_bytes: u64,
     pub(super) cache_written_bytes: u64,
+    pub(super) cache_flush_count: u64,
     pub(super) space_wait_count: u64,
 }
 

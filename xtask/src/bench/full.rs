@@ -25,7 +25,7 @@ pub(super) const FLUSHED_CACHE_BYTES: u64 = 128 << 20;
 /// Seconds of the windows of which none should be slow.
 const WINDOW_SECONDS: usize = 5;
 /// The bare origin does the same all the time: it need not be watched for longer.
-const BARE_SECONDS_MAX: u64 = 15;
+const BARE_SECONDS_MAX: u64 = 10;
 /// No phase with the cache is shorter, unless that is asked for: it would be over before the cache
 /// is full.
 const SECONDS_MIN: u64 = 20;
@@ -68,26 +68,27 @@ impl Work {
     }
 
     /// Of a phase with the cache.
-    fn seconds(self, plan: Plan) -> u64 {
-        match self {
-            Work::Uniform => plan.full_seconds,
+    fn seconds(self, order: Order, plan: Plan) -> u64 {
+        let full = plan.full_seconds;
+        let parts = match (self, order) {
+            (Work::Uniform, Order::Coalescing) => 1,
+            // Has no bound, so its end need not be that of the longest.
+            (Work::Uniform, Order::Ordered) => 3,
             // Long enough to come to rest; the bounds speak of the course, not of its end.
-            Work::Zipf | Work::Mixed | Work::FlushEach => {
-                plan.full_seconds.div_ceil(4).max(SECONDS_MIN).min(plan.full_seconds)
-            }
-        }
+            (Work::Zipf | Work::Mixed | Work::FlushEach, _) => 4,
+        };
+        full.div_ceil(parts).max(SECONDS_MIN).min(full)
     }
 
     fn bare_seconds(self, plan: Plan) -> u64 {
-        self.seconds(plan).min(BARE_SECONDS_MAX)
+        self.seconds(Order::Coalescing, plan).min(BARE_SECONDS_MAX)
     }
 
     /// How often an order of writeback is measured. Only what has a bound is repeated.
     fn repetitions(self, order: Order, plan: Plan) -> u32 {
         match (self, order) {
             (Work::Uniform | Work::Zipf | Work::Mixed, Order::Coalescing) => plan.repetitions,
-            (Work::Uniform, Order::Ordered) | (Work::FlushEach, _) => 1,
-            (Work::Zipf | Work::Mixed, Order::Ordered) => 0,
+            (_, Order::Ordered) | (Work::FlushEach, _) => 1,
         }
     }
 
@@ -116,7 +117,7 @@ impl Work {
 pub(super) struct Sample {
     pub(super) bare: Timeline,
     pub(super) coalescing: Timeline,
-    /// Only in some repetitions of some works.
+    /// Only in the first repetitions.
     pub(super) ordered: Option<Timeline>,
 }
 
@@ -166,9 +167,13 @@ impl Row {
 /// About what it takes.
 pub(super) fn seconds(plan: Plan) -> u64 {
     let of = |work: &Work| {
-        let [coalescing, ordered] = Order::ALL.map(|order| work.repetitions(order, plan));
-        u64::from(coalescing) * (work.bare_seconds(plan) + PHASE_SECONDS)
-            + u64::from(coalescing + ordered) * (work.seconds(plan) + PHASE_SECONDS)
+        let cached = |order| {
+            let count = u64::from(work.repetitions(order, plan));
+            count * (work.seconds(order, plan) + PHASE_SECONDS)
+        };
+        let bare_count = u64::from(work.repetitions(Order::Coalescing, plan));
+        bare_count * (work.bare_seconds(plan) + PHASE_SECONDS)
+            + Order::ALL.into_iter().map(cached).sum::<u64>()
     };
     Origin::ALL.len() as u64 * Work::ALL.iter().map(of).sum::<u64>()
 }
@@ -218,11 +223,13 @@ fn sample(
     plan: Plan,
 ) -> anyhow::Result<Sample> {
     let bare = run_bare(bench, origin, &work.job(work.bare_seconds(plan)))?;
-    let job = work.job(work.seconds(plan));
-    let sizes = work.sizes();
-    let coalescing = run_cached(bench, (origin, Order::Coalescing), sizes, &job)?;
+    let run = |order| {
+        let job = work.job(work.seconds(order, plan));
+        run_cached(bench, (origin, order), work.sizes(), &job)
+    };
+    let coalescing = run(Order::Coalescing)?;
     let ordered = (repetition < work.repetitions(Order::Ordered, plan))
-        .then(|| run_cached(bench, (origin, Order::Ordered), sizes, &job))
+        .then(|| run(Order::Ordered))
         .transpose()?;
     Ok(Sample { bare, coalescing, ordered })
 }

@@ -16,6 +16,7 @@ mod full;
 mod ground;
 mod interrupt;
 mod machine;
+mod misses;
 mod nbd;
 mod plan;
 mod progress;
@@ -26,6 +27,7 @@ mod server;
 mod slow;
 mod spread;
 mod ssd_bytes;
+mod synced;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -133,6 +135,10 @@ enum Part {
     Full,
     /// Writes that are flushed one by one, during writeback
     Fsync,
+    /// Reads that miss, without and with writeback beside them
+    Misses,
+    /// SQLite, PostgreSQL and dpkg on a mounted file system
+    Sync,
     /// Sequential writes larger than the cache
     Sequential,
     /// Time and writes that a drain takes
@@ -148,6 +154,8 @@ impl Part {
             Part::SsdBytes => ssd_bytes::seconds(plan),
             Part::Full => full::seconds(plan),
             Part::Fsync => flushed::seconds(plan),
+            Part::Misses => misses::seconds(plan),
+            Part::Sync => synced::seconds(plan),
             Part::Sequential => sequential::seconds(plan),
             Part::Drain => drain::seconds(plan),
         };
@@ -184,6 +192,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         ssd_bytes: None,
         full: None,
         fsync: None,
+        misses: None,
+        sync: None,
         sequential: None,
         drain: None,
         engine: None,
@@ -263,7 +273,12 @@ impl Scene<'_> {
                     let rows = ssd_bytes::measure(program, &ground, plan, progress)?;
                     report.ssd_bytes = Some(rows);
                 }
-                Part::Full | Part::Fsync | Part::Sequential | Part::Drain => {
+                Part::Full
+                | Part::Fsync
+                | Part::Misses
+                | Part::Sync
+                | Part::Sequential
+                | Part::Drain => {
                     self.measure_on_slow_origins(part, progress, report)?;
                 }
             }
@@ -280,6 +295,8 @@ impl Scene<'_> {
         let plan = report.plan;
         let (ram_bytes, disk_bytes) = match part {
             Part::Fsync => (flushed::SIZES.ram_bytes(), flushed::disk_bytes()),
+            Part::Misses => (misses::SIZES.ram_bytes(), misses::SIZES.disk_bytes()),
+            Part::Sync => (synced::SIZES.ram_bytes(), synced::disk_bytes()),
             Part::Sequential => (sequential::SIZES.ram_bytes(), sequential::SIZES.disk_bytes()),
             Part::Drain => (drain::ram_bytes(plan), drain::disk_bytes(plan)),
             _ => (full::SIZES.ram_bytes(), full::SIZES.disk_bytes()),
@@ -289,6 +306,8 @@ impl Scene<'_> {
         let bench = Bench { program: self.program, ram: &ram, disk: &disk };
         match part {
             Part::Fsync => report.fsync = Some(flushed::measure(bench, plan, progress)?),
+            Part::Misses => report.misses = Some(misses::measure(bench, plan, progress)?),
+            Part::Sync => report.sync = synced::measure(bench, plan, progress)?,
             Part::Sequential => {
                 report.sequential = Some(sequential::measure(bench, plan, progress)?);
             }

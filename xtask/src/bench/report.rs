@@ -8,7 +8,7 @@ use super::ground::Ground;
 use super::machine::Machine;
 use super::plan::Plan;
 use super::recovery::Recovery;
-use super::{drain, flushed, full, nbd, sequential, ssd_bytes};
+use super::{drain, flushed, full, misses, nbd, sequential, ssd_bytes, synced};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -26,6 +26,8 @@ pub(super) struct Report {
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
     pub(super) full: Option<Vec<full::Row>>,
     pub(super) fsync: Option<Vec<flushed::Row>>,
+    pub(super) misses: Option<Vec<misses::Row>>,
+    pub(super) sync: Option<Vec<synced::Phase>>,
     pub(super) sequential: Option<Vec<sequential::Row>>,
     pub(super) drain: Option<Vec<drain::Row>>,
     pub(super) engine: Option<Engine>,

@@ -17,6 +17,8 @@ use crate::process;
 
 /// How long a server may take to be ready, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long one that is told to quit may take before it is killed.
+const PATIENCE_TO_QUIT: Duration = Duration::from_secs(10);
 /// How often a server that starts is looked at.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Bytes of its log that are shown when it fails.
@@ -29,6 +31,8 @@ pub(super) enum Ready {
     Line,
     /// It accepts connections.
     Socket,
+    /// The file appears that stands where others have their socket.
+    File,
 }
 
 /// A running server.
@@ -74,6 +78,13 @@ impl Server {
     fn is_ready(&self, ready: Ready, socket: &Path, lines: &Receiver<String>) -> bool {
         match ready {
             Ready::Line => lines.recv_timeout(PAUSE).is_ok(),
+            Ready::File => {
+                let is_there = socket.exists();
+                if !is_there {
+                    std::thread::sleep(PAUSE);
+                }
+                is_there
+            }
             Ready::Socket => {
                 let is_listening = UnixStream::connect(socket).is_ok();
                 if !is_listening {
@@ -125,10 +136,7 @@ impl Server {
 
     /// Ends it in order.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // It was not waited for, so the number is still its own.
-        kill_process(pid.context("a process id is a positive number")?, Signal::TERM)
-            .context("cannot tell a server to stop")?;
+        self.signal(Signal::TERM)?;
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().context("cannot wait for a server")?.is_none() {
             if Instant::now() > deadline {
@@ -137,6 +145,23 @@ impl Server {
             interrupt::pause()?;
         }
         Ok(())
+    }
+
+    /// Ends it and its children with SIGQUIT, also after an interruption; kills it if it does not
+    /// heed that.
+    pub(super) fn quit(mut self) {
+        let deadline = Instant::now() + PATIENCE_TO_QUIT;
+        let is_told = self.signal(Signal::QUIT).is_ok();
+        while is_told && matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // It was not waited for, so the number is still its own.
+        kill_process(pid.context("a process id is a positive number")?, signal)
+            .context("cannot tell a server to stop")
     }
 }
 

@@ -7,14 +7,16 @@ use super::super::forebay::Order;
 use super::super::report::Report;
 use super::super::slow::mean;
 use super::super::spread::number;
-use super::super::{drain, flushed, full, sequential};
-use super::{cell, table};
+use super::super::{drain, flushed, full, misses, sequential};
+use super::{cell, synced, table};
 
 /// All of it, as far as it was measured.
 pub(super) fn text(report: &Report) -> String {
     let parts = [
         report.full.as_deref().map(full_cache_tables),
         report.fsync.as_deref().map(|rows| flushed_table(rows, report)),
+        report.misses.as_deref().map(|rows| misses_table(rows, report)),
+        report.sync.as_deref().map(|phases| synced::text(phases, report)),
         report.sequential.as_deref().map(sequential_table),
         report.drain.as_deref().map(|rows| drain_table(rows, report)),
     ];
@@ -44,6 +46,7 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
         "origin",
         "order",
         "repetitions",
+        "seconds",
         "bare, IOPS",
         "cached, last third, over bare",
         "slowest five seconds over bare",
@@ -59,6 +62,7 @@ fn full_cache_tables(rows: &[full::Row]) -> String {
                     row.origin.title().to_owned(),
                     order.name().to_owned(),
                     count.to_string(),
+                    cell(row.spread_of(order, |_, cached| cached.figures.seconds), 0),
                     cell(row.spread_of(order, |sample, _| sample.bare.figures.iops), 0),
                     cell(row.spread_of(order, full::Sample::steady_over_bare), 2),
                     cell(row.spread_of(order, full::Sample::slowest_over_bare), 2),
@@ -160,6 +164,48 @@ writeback was measured {} per origin.
 ",
         flushed::phase_seconds(report.plan),
         times(flushed::ORDERED_REPETITIONS),
+    ) + &table(&header, lines)
+}
+
+fn misses_table(rows: &[misses::Row], report: &Report) -> String {
+    let header = [
+        "at a time",
+        "mean without, ms",
+        "mean with, ms",
+        "with over without",
+        "p99 without, ms",
+        "p99 with, ms",
+        "with over without",
+        "written home meanwhile, without / with, MiB",
+    ];
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let lines = rows.iter().map(|row| {
+        let mean = |figures: &Figures| figures.mean_us / 1e3;
+        let p99 = |figures: &Figures| figures.latency.p99_us / 1e3;
+        let without = cell(row.spread(|sample| mib(sample.without.written_back_bytes)), 1);
+        let with = cell(row.spread(|sample| mib(sample.with.written_back_bytes)), 1);
+        vec![
+            row.depth.to_string(),
+            cell(row.spread(|sample| mean(&sample.without.figures)), 1),
+            cell(row.spread(|sample| mean(&sample.with.figures)), 1),
+            cell(row.spread(misses::Sample::mean_ratio), 2),
+            cell(row.spread(|sample| p99(&sample.without.figures)), 1),
+            cell(row.spread(|sample| p99(&sample.with.figures)), 1),
+            cell(row.spread(misses::Sample::p99_ratio), 2),
+            format!("{without} / {with}"),
+        ]
+    });
+    format!(
+        "\
+### Reads that miss, beside writeback
+
+4 KiB random reads of what is not cached, for {} s each, on the emulated hard disk, first without
+writeback and then with it. The mode is `writeonly`, so that nothing is promoted or read ahead; {}
+MiB of random blocks of the other half of the volume are dirty, below the soft mark.
+
+",
+        misses::phase_seconds(report.plan),
+        misses::DIRTY_BYTES >> 20,
     ) + &table(&header, lines)
 }
 

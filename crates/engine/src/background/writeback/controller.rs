@@ -63,6 +63,11 @@ impl RateController {
         self.rate = u64::try_from(wanted).unwrap_or(0).clamp(bounds.least, bounds.most);
     }
 
+    /// The rate as it was set last, in blocks a second.
+    pub(super) fn set_last(&self) -> u64 {
+        self.rate
+    }
+
     /// A transfer had to wait for the origin longer than for the rate.
     pub(super) fn on_held_up(&mut self) {
         self.is_held_up = true;

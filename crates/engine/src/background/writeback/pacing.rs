@@ -14,6 +14,7 @@ use super::{State, Turn};
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
 use crate::io::Device;
+use crate::status::WritebackPace;
 use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
 
 /// Milliseconds without a client's transfer after which an origin counts as idle.
@@ -134,6 +135,16 @@ impl Engine {
             excess if is_idle_only => excess > 0,
             _ => self.excess_blocks(slot) > 0,
         }
+    }
+
+    /// What writeback of the volume aims at while clients use its origin.
+    #[must_use]
+    pub fn writeback_pace(&self, slot: VolumeSlot) -> Option<WritebackPace> {
+        let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
+        Some(WritebackPace {
+            target_blocks: self.dirty_limit(volume.settings.writeback_percent),
+            blocks_per_second: volume.rate_controller.set_last(),
+        })
     }
 
     /// Dirty blocks beyond `writeback_percent`.
