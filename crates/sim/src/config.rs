@@ -521,6 +521,7 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
         writeback_ios_max: *writeback.pick(&[0, 0, 1, 8, 64]),
         writeback_idle_only: writeback.percent(20),
         dirty_age_max_s: *writeback.pick(&[0, 1, 10, 600]),
+        origin_timeout_s: *writeback.pick(&[30, 30, 5, 1, 0]),
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
         read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),
