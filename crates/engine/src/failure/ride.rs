@@ -122,15 +122,16 @@ impl IoError {
 }
 
 impl Engine {
-    /// The request waits for its origin from now on, if it did not before.
+    /// The request turns to its origin; from now on its time counts. What it waited for before,
+    /// the cache device perhaps, is not held against the origin.
     pub(crate) fn note_needs_origin(&mut self, key: Key) {
         let now = self.now;
         let operation = &mut self.operations[key];
-        let since = *operation.origin_since.get_or_insert(now);
+        operation.origin_since = Some(now);
         let slot = operation.request.volume;
         let volume = self.volume_mut(slot);
         if let Some(limit_ms) = limit_ms(&volume.settings) {
-            volume.ride.look_at.get_or_insert(since.after_ms(limit_ms).max(now));
+            volume.ride.look_at.get_or_insert(now.after_ms(limit_ms));
         }
     }
 
@@ -266,7 +267,21 @@ impl Engine {
         self.volume_mut(slot).ride.look_at = None;
         let Some(limit_ms) = limit_ms(&self.volume(slot).settings) else { return };
         let (now, mut next) = (self.now, None::<Time>);
-        for key in self.origin_waiters(slot) {
+        let waiters = self.origin_waiters(slot);
+        let lock_waiters: Vec<Key> = self
+            .units
+            .iter()
+            .filter(|(_, unit)| unit.slot == slot && unit.state == UnitState::Lock)
+            .map(|(_, unit)| unit.operation)
+            .collect();
+        for key in &lock_waiters {
+            // Whom they wait for may come to need the origin; until then it is not to blame.
+            if !waiters.contains(key) {
+                self.operations[*key].origin_since = Some(now);
+            }
+            next = Some(now.after_ms(LOOK_AGAIN_MS));
+        }
+        for key in waiters {
             let since = *self.operations[key].origin_since.get_or_insert(now);
             let mut at = since.after_ms(limit_ms);
             if at <= now {
@@ -276,13 +291,6 @@ impl Engine {
                 }
                 at = now.after_ms(LOOK_AGAIN_MS);
             }
-            next = Some(next.map_or(at, |next| next.min(at)));
-        }
-        let has_lock_waiters =
-            self.units.iter().any(|(_, unit)| unit.slot == slot && unit.state == UnitState::Lock);
-        if has_lock_waiters {
-            // Whom they wait for may come to need the origin.
-            let at = now.after_ms(LOOK_AGAIN_MS);
             next = Some(next.map_or(at, |next| next.min(at)));
         }
         self.volume_mut(slot).ride.look_at = next;

@@ -301,7 +301,10 @@ impl Engine {
 
     fn read_for_joined(&mut self, reader: &JoinedRead, payload: &mut dyn Payload) {
         let reject = Some(BypassReason::OriginError);
+        let since = self.operations[reader.operation].origin_since;
         self.read_missing(reader.operation, reader.span, reject, payload);
+        // It is the same wait.
+        self.operations[reader.operation].origin_since = since;
         payload.release(reader.span.target.buffer);
         self.end_part(reader.operation, Ok(()));
     }

@@ -31,7 +31,7 @@ pub(crate) struct Operation {
     pub(crate) used_origin: bool,
     /// Flushes it waits for.
     pub(crate) flushes: u8,
-    /// When it first needed the origin.
+    /// When it last turned to the origin.
     pub(crate) origin_since: Option<Time>,
     /// Its client was told that it failed, since the origin took too long.
     pub(crate) is_answered: bool,

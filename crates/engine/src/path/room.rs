@@ -100,9 +100,6 @@ impl Engine {
     fn begin_wait(&mut self, key: Key) {
         self.set_counters.space_waits += 1;
         self.units[key].state = UnitState::Room;
-        // It does not wait for the origin now, and may wait long.
-        let operation = self.units[key].operation;
-        self.operations[operation].origin_since = None;
         self.unlock(self.units[key].slot, LockOwner::Unit(key));
         self.settle_claim(key);
     }

@@ -351,7 +351,10 @@ impl Engine {
                 // Rule 12: the rest of the block is lost, and stays an error.
                 self.end_unit(key, Err(RequestError::Io), payload);
             }
-            Some(Place::Absent) | None => self.read_old_from_origin(key, payload),
+            Some(Place::Absent) | None => {
+                self.note_needs_origin(unit.operation);
+                self.read_old_from_origin(key, payload);
+            }
         }
     }
 
@@ -359,7 +362,6 @@ impl Engine {
         let unit = &mut self.units[key];
         unit.is_at_origin = true;
         let unit = *unit;
-        self.note_needs_origin(unit.operation);
         let target = one_block(unit.old_block.expect("it is there when the block is locked"));
         let purpose = IoPurpose::UnitOld { unit: key, position: None };
         let span = Span { start: unit.start, block_count: 1, target };
@@ -400,6 +402,7 @@ impl Engine {
         } else {
             // Promise 6: a bad clean block is read from the origin.
             self.volume_mut(unit.slot).counters.repaired_blocks += 1;
+            self.note_needs_origin(unit.operation);
             self.read_old_from_origin(key, payload);
         }
     }
