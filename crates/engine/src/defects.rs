@@ -37,6 +37,7 @@ macro_rules! defects {
                 Defect::CutForgetsDrops,
                 Defect::TableStartFirst,
                 Defect::WaitAcrossFailedFlush,
+                Defect::AnsweredWriteGoesOn,
             ];
 
             /// Its name in commands and tables.

@@ -216,7 +216,11 @@ pub struct OriginStatus {
     pub state_ms: u64,
     /// Requests that wait for it, and were not answered.
     pub requests_waiting: u64,
-    /// Milliseconds for which the oldest of them waits.
+    /// Requests that were answered with an error since it took too long, and have not ended there.
+    pub requests_late: u64,
+    /// Bytes of such requests, of all volumes; at most [`crate::ORIGIN_LATE_BYTES_MAX`].
+    pub late_bytes: u64,
+    /// Milliseconds for which the oldest of the first waits.
     pub oldest_wait_ms: u64,
     /// Milliseconds until what it did not take is written home again.
     pub writeback_retry_ms: Option<u64>,

@@ -198,6 +198,8 @@ pub(crate) struct Origin {
     pub(crate) state_ms: u64,
     pub(crate) requests_waiting: u64,
     pub(crate) oldest_wait_ms: u64,
+    /// Answered with an error and not over.
+    pub(crate) requests_late: u64,
     /// When what it did not take is written home again.
     pub(crate) writeback_retry_ms: Option<u64>,
     pub(crate) last_error: Option<String>,

@@ -202,6 +202,7 @@ fn origin(status: &OriginStatus) -> Origin {
         state_ms: status.state_ms,
         requests_waiting: status.requests_waiting,
         oldest_wait_ms: status.oldest_wait_ms,
+        requests_late: status.requests_late,
         writeback_retry_ms: status.writeback_retry_ms,
         last_error: status.last_error.map(error_text),
         last_error_ms: status.last_error.map(|(_, age_ms)| age_ms),

@@ -188,6 +188,9 @@ fn write_origin(text: &mut String, origin: &Origin) -> std::fmt::Result {
         if *requests_waiting > 0 {
             write!(text, ", the oldest for {}", duration_text(origin.oldest_wait_ms))?;
         }
+        if origin.requests_late > 0 {
+            write!(text, "; {} have failed and are not over", origin.requests_late)?;
+        }
         if let Some(left) = origin.writeback_retry_ms {
             write!(text, "; writeback tries again in {}", duration_text(left))?;
         }

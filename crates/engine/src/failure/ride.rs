@@ -28,7 +28,7 @@ use crate::options::VolumeSettings;
 use crate::path::write::UnitState;
 use crate::payload::{BufferId, Payload};
 use crate::range_lock::LockOwner;
-use crate::request::{RequestError, RequestKind, Served};
+use crate::request::{Request, RequestError, RequestKind, Served};
 use crate::slab::Key;
 use crate::status::{OriginState, OriginStatus};
 use crate::units::{Time, VolumeSlot};
@@ -45,7 +45,7 @@ const PLACE_FAILURES: u32 = 4;
 const LOOK_AGAIN_MS: u64 = 1_000;
 /// Payload of requests that are answered and still under way, at most; more of them wait on. A
 /// quarter of what the host has for its clients.
-const LATE_BYTES_MAX: u64 = 32 << 20;
+pub const ORIGIN_LATE_BYTES_MAX: u64 = 32 << 20;
 /// Requests that are answered and still under way, at most.
 const LATE_COUNT_MAX: u64 = 4096;
 
@@ -330,7 +330,7 @@ impl Engine {
 
     fn may_answer_late(&self, key: Key) -> bool {
         let bytes = self.operations[key].request.length_bytes;
-        self.late.count < LATE_COUNT_MAX && self.late.bytes + bytes <= LATE_BYTES_MAX
+        self.late.count < LATE_COUNT_MAX && self.late.bytes + bytes <= ORIGIN_LATE_BYTES_MAX
     }
 
     /// The client gets its error; the request ends when its operations have.
@@ -377,7 +377,7 @@ impl Engine {
     }
 
     /// A request that was answered late is over.
-    pub(crate) fn end_late(&mut self, request: crate::request::Request) {
+    pub(crate) fn end_late(&mut self, request: Request) {
         self.late.count -= 1;
         self.late.bytes -= request.length_bytes;
         if let RequestKind::Read { buffer } | RequestKind::Write { buffer, .. } = request.kind {
@@ -405,6 +405,9 @@ impl Engine {
             }
             None => (OriginState::Ok, 0),
         };
+        let is_late = |request: &&Request| request.volume == slot;
+        let late = self.operations.iter().filter(|(_, operation)| operation.is_answered);
+        let late = late.map(|(_, operation)| &operation.request).filter(is_late);
         let waiters = self.origin_waiters(slot);
         let oldest = waiters.iter().filter_map(|key| self.operations[*key].origin_since).min();
         let retry = self.writeback_retry_at(slot).filter(|_| volume.dirty_blocks > 0);
@@ -412,6 +415,8 @@ impl Engine {
             state,
             state_ms,
             requests_waiting: waiters.len() as u64,
+            requests_late: late.count() as u64,
+            late_bytes: self.late.bytes,
             oldest_wait_ms: oldest.map_or(0, ms_since),
             writeback_retry_ms: retry.map(|at| at.nanoseconds_since(now) / 1_000_000),
             last_error: volume.ride.last_error.map(|(error, at)| (error, ms_since(at))),

@@ -99,6 +99,7 @@ fn a_write_that_was_answered_late_is_not_overtaken_by_itself() {
     for id in [stuck, behind] {
         assert_eq!(world.result(id), Some(Err(RequestError::Io)));
     }
+    assert_eq!((status(&mut world).requests_waiting, status(&mut world).requests_late), (0, 2));
     let newer = world.write(0, 5, 1, 3);
     world.settle_except(origin::any(0));
     assert!(world.is_pending(newer), "the range is locked as long as the first write may land");
