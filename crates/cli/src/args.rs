@@ -265,6 +265,8 @@ Keys of a volume:
   writeback_ios_max   0 to 256; transfers of writeback at once; 0 = as the latency allows
   writeback_idle_only on or off; for disks that sleep: dirty data waits until the disk is used
   dirty_age_max       seconds after which it goes home all the same
+  origin_timeout      seconds up to a day; so long a request waits for an origin that stalls or
+                      fails in a way that may pass; 0 = errors are answered as they come
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index
   discard             on or off; TRIM of freed segments
@@ -273,6 +275,7 @@ Keys of the cache set:
 
 Examples:
   forebay set home cache_mode=writeback sequential_cutoff=4M
+  forebay set home origin_timeout=120s
   forebay set memory_max=2G discard=off")]
 pub(crate) struct SetArguments {
     /// Name of the volume, then settings

@@ -1,7 +1,8 @@
 //! Names of modes and states, as they stand in commands, JSON and messages.
 
+use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_engine::status::{CacheHealth, VolumeState};
+use forebay_engine::status::{CacheHealth, OriginState, VolumeState};
 
 const MODES: [(CacheMode, &str); 5] = [
     (CacheMode::Writeback, "writeback"),
@@ -49,6 +50,26 @@ pub(crate) const fn volume_state_name(state: VolumeState) -> &'static str {
         VolumeState::Draining => "draining",
         VolumeState::WithoutCache => "without_cache",
         VolumeState::Quiesced => "quiesced",
+    }
+}
+
+/// Name of how an origin does.
+pub(crate) const fn origin_state_name(state: OriginState) -> &'static str {
+    match state {
+        OriginState::Ok => "ok",
+        OriginState::Retrying => "retrying",
+        OriginState::Stalled => "stalled",
+    }
+}
+
+/// Why an operation of a device failed, for people.
+pub(crate) const fn io_error_text(error: IoError) -> &'static str {
+    match error {
+        IoError::Media => "the device cannot read or write this place",
+        IoError::Transient => "I/O error",
+        IoError::NoSpace => "no space left behind the device",
+        IoError::Gone => "the device is gone",
+        IoError::TimedOut => "no answer in time",
     }
 }
 

@@ -37,6 +37,7 @@ macro_rules! defects {
                 Defect::CutForgetsDrops,
                 Defect::TableStartFirst,
                 Defect::WaitAcrossFailedFlush,
+                Defect::AnsweredWriteGoesOn,
             ];
 
             /// Its name in commands and tables.
@@ -191,6 +192,10 @@ defects! {
         "a dirty block with a bad checksum is read from the origin";
     ChecksumNotCompared, "promise",
         "checksums are not compared";
+    RetryNeverComes, "promise",
+        "what failed at an origin is not tried again when its time has come";
+    AnsweredWriteGoesOn, "rule 9",
+        "a write whose client was told that it failed begins all the same";
     FlushSkipsOrigin, "promise",
         "a flush does not flush the origin";
     FlushSkipsCache, "promise",

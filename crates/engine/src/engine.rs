@@ -22,6 +22,7 @@ use crate::event::{Command, CommandId, Event, SavedMark};
 use crate::failure::CacheFailure;
 use crate::failure::degraded::ErrorLevel;
 use crate::failure::hand_over::{HandOver, Inheritance};
+use crate::failure::ride::Late;
 use crate::failure::waiting::ReturnWait;
 use crate::fingerprint::HeadReads;
 use crate::format::superblock::Superblock;
@@ -90,6 +91,13 @@ pub(crate) enum IoPurpose {
     Recovery { step: crate::recovery::RecoveryIo, attempts: u32 },
 }
 
+/// A device operation under way.
+pub(crate) struct PendingIo {
+    pub(crate) purpose: IoPurpose,
+    pub(crate) device: Device,
+    pub(crate) started: Time,
+}
+
 /// Who reads a summary.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SummaryUser {
@@ -148,7 +156,7 @@ pub struct Engine {
     pub(crate) pace: Pace,
     pub(crate) room: RoomQueue,
     pub(crate) misses: Slab<Miss>,
-    pub(crate) ios: Slab<IoPurpose>,
+    pub(crate) ios: Slab<PendingIo>,
     pub(crate) io_queue: VecDeque<Io>,
     pub(crate) replies: VecDeque<Reply>,
     pub(crate) events: VecDeque<Event>,
@@ -168,6 +176,7 @@ pub struct Engine {
     pub(crate) cache_failed: Option<CacheFailure>,
     pub(crate) error_level: ErrorLevel,
     pub(crate) return_wait: ReturnWait,
+    pub(crate) late: Late,
     pub(crate) hand_over: HandOver,
     /// From an engine that lost the cache device, until recovery has compared.
     pub(crate) inheritance: Option<Inheritance>,
@@ -235,6 +244,7 @@ impl Engine {
             cache_failed: None,
             error_level: ErrorLevel::default(),
             return_wait: ReturnWait::default(),
+            late: Late::default(),
             hand_over: HandOver::default(),
             inheritance: None,
             needs_failure_cleanup: false,
@@ -271,10 +281,12 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         self.now = now;
-        let purpose = self.ios.remove(Key::from_u64(id.0)).expect("the host knows its operations");
+        let io = self.ios.remove(Key::from_u64(id.0)).expect("the host knows its operations");
+        let purpose = io.purpose;
         if let Err(error) = result {
             self.note_cache_error(&purpose, error);
         }
+        self.note_origin_end(io.device, result);
         self.note_client_ends(&purpose);
         self.dispatch(purpose, result, payload);
         self.run_wakes(payload);
@@ -378,6 +390,7 @@ impl Engine {
             self.homed_wakeup(),
             self.idle_mark_wakeup(),
             self.return_wakeup(),
+            self.origin_wakeup(),
             self.pace_wakeup(),
         ];
         times.into_iter().flatten().min()
@@ -405,6 +418,7 @@ impl Engine {
     fn schedule_once(&mut self, payload: &mut dyn Payload) {
         self.clean_up_after_failure(payload);
         self.end_return_wait();
+        self.advance_origin_waits(payload);
         self.release_ungated(payload);
         self.run_wakes(payload);
         if matches!(self.phase, Phase::Refused | Phase::Stopped) {
@@ -441,7 +455,8 @@ impl Engine {
 
     pub(crate) fn submit(&mut self, device: Device, kind: IoKind, purpose: IoPurpose) {
         self.note_client_begins(device, &purpose);
-        let id = IoId(self.ios.insert(purpose).to_u64());
+        let io = PendingIo { purpose, device, started: self.now };
+        let id = IoId(self.ios.insert(io).to_u64());
         self.io_queue.push_back(Io { id, device, kind });
     }
 

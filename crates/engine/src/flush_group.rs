@@ -64,6 +64,11 @@ impl FlushGroup {
         self.finished
     }
 
+    /// Who waits, in order.
+    pub(crate) fn waiters(&self) -> impl Iterator<Item = Waiter> {
+        self.waiters.iter().map(|(_, waiter)| *waiter)
+    }
+
     /// The next waiter whose flush has ended.
     pub(crate) fn pop_finished(&mut self) -> Option<Waiter> {
         let (number, _) = self.waiters.front()?;

@@ -90,6 +90,7 @@ impl Engine {
             requests_in_flight: volume.operations as u64 + volume.gated.len() as u64,
             requests_waiting: volume.gated.len() as u64,
             return_wait_ms: self.return_wait_ms(slot, now),
+            origin: self.origin_status(slot, now),
             counters: volume.counters,
         })
     }

@@ -114,8 +114,11 @@ pub struct Io {
 /// Why a device operation failed. Short transfers are the host's to continue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoError {
-    /// The device reports an error for this range (EIO, EILSEQ, ENODATA, ...).
+    /// The device cannot do it for this range (ENODATA, EILSEQ, EREMOTEIO, ...).
     Media,
+    /// The device does not say why, or the way to it is at fault (EIO, ENOLINK, ...): the same may
+    /// end well some other time.
+    Transient,
     /// No space is left behind the device: a file on a full file system, a thin volume.
     NoSpace,
     /// The device is gone (ENODEV, ENXIO, a closed connection).

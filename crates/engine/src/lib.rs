@@ -50,4 +50,5 @@ mod wake;
 
 pub use engine::Engine;
 pub use failure::hand_over::Inheritance;
+pub use failure::ride::ORIGIN_LATE_BYTES_MAX;
 pub use failure::waiting::CACHE_TIMEOUT_MS;

@@ -147,7 +147,16 @@ pub struct VolumeSettings {
     pub writeback_idle_only: bool,
     /// Seconds after which dirty data goes home even if that wakes the origin.
     pub dirty_age_max_s: u32,
+    /// Seconds for which a request waits for an origin that does not answer, or answers with errors
+    /// that may pass. Zero: its errors are answered as they come, and it may take its time.
+    pub origin_timeout_s: u32,
 }
+
+/// Longest `origin_timeout_s`: a day.
+pub const ORIGIN_TIMEOUT_S_MAX: u32 = 24 * 3600;
+/// What `origin_timeout_s` is until it is set: as long as Linux waits for a SCSI disk
+/// (`SD_TIMEOUT`).
+pub const ORIGIN_TIMEOUT_S: u32 = 30;
 
 /// Largest `writeback_ios_max`.
 pub const WRITEBACK_IOS_MAX: u16 = 256;
@@ -166,6 +175,7 @@ impl VolumeSettings {
             && self.read_ahead_bytes.is_multiple_of(BLOCK_BYTES as u32)
             && self.writeback_delay_s <= DIRTY_SECONDS_MAX
             && self.dirty_age_max_s <= DIRTY_SECONDS_MAX
+            && self.origin_timeout_s <= ORIGIN_TIMEOUT_S_MAX
             && self.writeback_ios_max <= WRITEBACK_IOS_MAX
             && most <= WRITEBACK_RATE_MAX
             && least <= if most == 0 { WRITEBACK_RATE_MAX } else { most }
@@ -190,6 +200,7 @@ impl Default for VolumeSettings {
             writeback_ios_max: 0,
             writeback_idle_only: false,
             dirty_age_max_s: 600,
+            origin_timeout_s: ORIGIN_TIMEOUT_S,
         }
     }
 }

@@ -104,6 +104,13 @@ impl RangeLocks {
         })
     }
 
+    /// Who has locked part of `start..end`, or waits for it.
+    pub(crate) fn holders(&self, start: u64, end: u64) -> impl Iterator<Item = LockOwner> {
+        let locks = self.held.iter().chain(&self.waiting);
+        let meets = move |lock: &&Lock| lock.start < end && start < lock.end;
+        locks.filter(meets).map(|lock| lock.owner)
+    }
+
     pub(crate) fn is_idle(&self) -> bool {
         self.held.is_empty() && self.waiting.is_empty()
     }

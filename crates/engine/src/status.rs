@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::io::IoError;
 use crate::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use crate::units::{OriginExtent, VolumeSlot};
 
@@ -130,6 +131,10 @@ pub struct VolumeCounters {
     pub writeback_reads: u64,
     /// Failed origin operations.
     pub origin_errors: u64,
+    /// Operations of these that were to be tried again for a request.
+    pub origin_retries: u64,
+    /// Requests that were answered with an error because the origin took too long.
+    pub origin_timeouts: u64,
     /// Origin flushes.
     pub origin_flushes: u64,
 }
@@ -190,6 +195,39 @@ pub enum VolumeState {
     Quiesced,
 }
 
+/// How an origin does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OriginState {
+    /// It does what it is asked for.
+    Ok,
+    /// Something failed and is tried again.
+    Retrying,
+    /// An operation has been under way for five seconds and more.
+    Stalled,
+}
+
+/// How an origin does, and what waits for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OriginStatus {
+    /// State.
+    pub state: OriginState,
+    /// Milliseconds for which it is in this state: since the first failure, or for which the oldest
+    /// operation is under way. Zero if it is well.
+    pub state_ms: u64,
+    /// Requests that wait for it, and were not answered.
+    pub requests_waiting: u64,
+    /// Requests that were answered with an error since it took too long, and have not ended there.
+    pub requests_late: u64,
+    /// Bytes of such requests, of all volumes; at most [`crate::ORIGIN_LATE_BYTES_MAX`].
+    pub late_bytes: u64,
+    /// Milliseconds for which the oldest of the first waits.
+    pub oldest_wait_ms: u64,
+    /// Milliseconds until what it did not take is written home again.
+    pub writeback_retry_ms: Option<u64>,
+    /// Why an operation failed last, and how many milliseconds ago.
+    pub last_error: Option<(IoError, u64)>,
+}
+
 /// State of one volume.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeStatus {
@@ -223,6 +261,8 @@ pub struct VolumeStatus {
     pub requests_waiting: u64,
     /// Milliseconds for which requests still wait for a cache device that is gone.
     pub return_wait_ms: Option<u64>,
+    /// How the origin does, and what waits for it.
+    pub origin: OriginStatus,
     /// Counters.
     pub counters: VolumeCounters,
 }

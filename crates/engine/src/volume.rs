@@ -10,6 +10,7 @@ use crate::background::writeback::depth::RunDepth;
 use crate::background::writeback::pacing::OriginUse;
 use crate::command::VolumeCommand;
 use crate::epochs::Epochs;
+use crate::failure::ride::OriginRide;
 use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::index::VolumeIndex;
 use crate::options::{CacheMode, OriginFacts, VolumeSettings, WritebackOrder};
@@ -96,6 +97,8 @@ pub(crate) struct Volume {
     pub(crate) failed_flushes: u64,
     /// A write or flush of the origin failed in this life: what it holds may change in a power cut.
     pub(crate) had_write_errors: bool,
+    /// How the origin does, and what waits for it.
+    pub(crate) ride: OriginRide,
     pub(crate) dirty_blocks: u64,
     /// No dirty block is older, by its write or by the last window that took all of them.
     pub(crate) dirty_since: Time,

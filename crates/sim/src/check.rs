@@ -4,6 +4,7 @@
 //! What the first pass reads is from then on the only value allowed. A clean copy that differs from
 //! its origin passes the first time and is found the second time.
 
+use forebay_engine::ORIGIN_LATE_BYTES_MAX;
 use forebay_engine::event::Command;
 
 use crate::client::Owner;
@@ -19,6 +20,8 @@ const READ_SECTORS_MAX: u32 = 1024;
 
 /// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records.
 const IOS_OF_BACKGROUND_MAX: usize = 256;
+/// How often the engine looks for requests that have waited too long, in milliseconds, at least.
+const LOOK_MS: u64 = 1_000;
 
 impl World<'_> {
     /// The books of the engine, and what the host sees of its queues.
@@ -35,6 +38,27 @@ impl World<'_> {
             let text =
                 format!("{ios} operations under way for {requests} requests of {blocks} blocks");
             return violation("too much I/O is under way", text);
+        }
+        self.check_origin_waits()
+    }
+
+    /// Nobody waits for an origin for much longer than its volume allows.
+    fn check_origin_waits(&self) -> Result<(), Halt> {
+        let Some(engine) = &self.engine else { return Ok(()) };
+        let slots = self.volumes.iter().filter_map(|volume| volume.slot);
+        for status in slots.filter_map(|slot| engine.volume_status(self.time(), slot)) {
+            let limit_ms = u64::from(status.settings.origin_timeout_s) * 1_000;
+            // Close to the bound a request waits on that would go beyond it.
+            let is_bounded = status.origin.late_bytes > ORIGIN_LATE_BYTES_MAX / 2;
+            let is_late = status.origin.oldest_wait_ms > limit_ms + LOOK_MS;
+            if limit_ms > 0 && is_late && !is_bounded {
+                let text = format!(
+                    "{:?}, limit {limit_ms} ms; {}",
+                    status.origin,
+                    self.describe_waiting()
+                );
+                return violation("a request waits too long for its origin", text);
+            }
         }
         Ok(())
     }

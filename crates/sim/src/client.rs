@@ -284,6 +284,7 @@ impl World<'_> {
     fn check_error(&self, pending: &Pending, error: RequestError) -> Result<(), Halt> {
         let volume = &self.volumes[pending.operation.run.volume];
         let is_explained = match error {
+            RequestError::Io if self.has_waited_enough(pending) => true,
             // Sent while recovery had not said yet that the origin has changed.
             RequestError::Io if volume.behind == Behind::Conflict => true,
             RequestError::Io | RequestError::NoSpace => self.has_failures() || self.may_have_poison,
@@ -303,6 +304,16 @@ impl World<'_> {
             format!("a {what} failed for no reason: {error:?}"),
             format!("{:?}", pending.operation),
         )
+    }
+
+    /// Whether the request is as old as one must be that has waited too long for its origin.
+    fn has_waited_enough(&self, pending: &Pending) -> bool {
+        let volume = &self.volumes[pending.operation.run.volume];
+        let (Some(slot), Some(engine)) = (volume.slot, &self.engine) else { return false };
+        engine.volume_status(self.time(), slot).is_some_and(|status| {
+            let limit_ns = u64::from(status.settings.origin_timeout_s) * 1_000_000_000;
+            limit_ns > 0 && self.now - pending.since >= limit_ns
+        })
     }
 
     /// A volume with dirty data is marked in the host state file before a write is answered.

@@ -2,13 +2,14 @@
 
 use forebay_engine::CACHE_TIMEOUT_MS;
 use forebay_engine::format::superblock::{Geometry, GeometryError, SEGMENT_BYTES_MIN};
+use forebay_engine::io::IoError;
 use forebay_engine::options::{
     CacheMode, DIRTY_SECONDS_MAX, SetSettings, VolumeSettings, WritebackOrder,
 };
 
 use crate::device::{
-    AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Pace,
-    PowerStyle, Speed, WriteCache,
+    AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Outage,
+    OutageKind, Pace, PowerStyle, Speed, WriteCache,
 };
 use crate::payload::PoolLimits;
 use crate::random::Random;
@@ -30,6 +31,11 @@ const ABSENCE_PERCENT: u64 = 60;
 const FAILING_FLUSHES_PERCENT: u64 = 8;
 /// Most failures of an origin in a life of such a run.
 const FAILING_FLUSHES_MAX: u32 = 200;
+/// Share of runs without silent faults in which origins stall or cannot be reached for a while.
+const OUTAGES_PERCENT: u64 = 10;
+/// How long they do, in milliseconds: on both sides of the limits that requests have.
+const OUTAGES_MS: [u64; 10] =
+    [200, 900, 1_100, 4_500, 5_500, 12_000, 27_000, 29_900, 31_000, 90_000];
 /// Share of runs whose devices are as fast as models of real ones.
 const MODELS_PERCENT: u64 = 33;
 /// Share of runs with troubles beside what else their worlds have.
@@ -240,6 +246,9 @@ impl Config {
         if random.percent(FAILING_FLUSHES_PERCENT) {
             self.add_failing_flushes(random);
         }
+        if random.percent(OUTAGES_PERCENT) {
+            self.add_outages(random);
+        }
     }
 
     fn trouble_tight(&mut self, random: &mut Random) {
@@ -247,6 +256,32 @@ impl Config {
             self.add_pursuit(random);
         } else if self.silent.is_none() && random.percent(ABSENCE_PERCENT) {
             self.add_absence(random);
+        }
+        if self.silent.is_none() && random.percent(OUTAGES_PERCENT) {
+            self.add_outages(random);
+        }
+    }
+
+    /// Origins stall, or cannot be reached, for about as long as requests wait for them.
+    fn add_outages(&mut self, random: &mut Random) {
+        self.faults.lives_percent = 100;
+        let errors = [IoError::Transient, IoError::TimedOut, IoError::Gone];
+        let how = match random.below(6) {
+            0..=2 => OutageKind::Stalls,
+            3 => OutageKind::Fails(*random.pick(&errors)),
+            _ => OutageKind::FailsTransfers(*random.pick(&errors)),
+        };
+        self.faults.origin.outage = Some(Outage {
+            from_operation: random.below(300),
+            lasts_ns: *random.pick(&OUTAGES_MS) * MILLISECOND,
+            again_after: random.below(300),
+            how,
+        });
+        for volume in &mut self.volumes {
+            if random.percent(30) {
+                volume.mode = *random.pick(&[CacheMode::Writearound, CacheMode::Passthrough]);
+            }
+            volume.settings.origin_timeout_s = *random.pick(&[30, 5, 1, 1]);
         }
     }
 
@@ -521,6 +556,7 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
         writeback_ios_max: *writeback.pick(&[0, 0, 1, 8, 64]),
         writeback_idle_only: writeback.percent(20),
         dirty_age_max_s: *writeback.pick(&[0, 1, 10, 600]),
+        origin_timeout_s: *writeback.pick(&[30, 30, 5, 1, 0]),
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
         read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),

@@ -26,6 +26,8 @@
 //!   only afterwards.
 //! - **Timeouts** are failures that take seconds. A write that timed out lands no later than the
 //!   answer. **Stalls** end well, but seconds late.
+//! - **Outages**: for a while, and again later, every operation ends well only when it is over, or
+//!   fails at once in a way that passes; flushes with the others or not.
 //! - **Bad ranges** fail as long as the life lasts: all reads until the block is written, all
 //!   writes, or both.
 //! - **Bursts**: several writes fail one after the other. **Decay**: a read finds one of its blocks
@@ -84,7 +86,9 @@ use forebay_engine::payload::BufferRange;
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::faults::{Access, Failures, Fate};
-pub use crate::faults::{BadKind, BadRange, Burst, Decay, FaultRates, Gone, Misplaced};
+pub use crate::faults::{
+    BadKind, BadRange, Burst, Decay, FaultRates, Gone, Misplaced, Outage, OutageKind,
+};
 pub use crate::media::{AtomicUnit, Fresh, PowerStyle, WriteCache};
 use crate::media::{BLOCK_SECTORS, Content, Media, Part, mask};
 use crate::pace::{Lasts, Paced, Pacer};

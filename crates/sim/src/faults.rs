@@ -6,6 +6,10 @@ use forebay_engine::io::IoError;
 use crate::random::Random;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Most outages of a device in a life.
+const OUTAGES_MAX: u32 = 4;
+/// Longest time that a stalled operation takes once the outage is over.
+const AFTER_STALL_NS: u64 = 20_000_000;
 /// Most times that a device comes back only to go again.
 const RETURNS_MAX: u32 = 3;
 
@@ -26,6 +30,8 @@ pub struct FaultRates {
     pub gone: Option<Gone>,
     /// Operations that end well, but seconds late, of a thousand.
     pub stall_permille: u64,
+    /// Times in which nothing goes on, or everything fails in a way that passes.
+    pub outage: Option<Outage>,
     /// A part of the device that fails as long as the life lasts.
     pub bad_range: Option<BadRange>,
     /// Writes that fail one after the other.
@@ -45,6 +51,10 @@ impl FaultRates {
             burst: self
                 .burst
                 .map(|burst| Burst { from_operation: burst.from_operation + operations, ..burst }),
+            outage: self.outage.map(|outage| Outage {
+                from_operation: outage.from_operation + operations,
+                ..outage
+            }),
             decay: self
                 .decay
                 .map(|decay| Decay { from_operation: decay.from_operation + operations, ..decay }),
@@ -62,6 +72,30 @@ pub struct Gone {
     pub lasts_ns: Option<u64>,
     /// Operations for which it is back until it goes again, a few times; `None`: it stays.
     pub back_for: Option<u64>,
+}
+
+/// A device that stands still, or cannot be reached, for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outage {
+    /// First operation that meets it, counted from zero over the device's life.
+    pub from_operation: u64,
+    /// How long it lasts.
+    pub lasts_ns: u64,
+    /// Operations from the end of one outage to the next.
+    pub again_after: u64,
+    /// What becomes of operations meanwhile.
+    pub how: OutageKind,
+}
+
+/// What becomes of operations during an outage.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutageKind {
+    /// They end well when it is over.
+    Stalls,
+    /// They fail at once with this error.
+    Fails(IoError),
+    /// The same, but flushes end well.
+    FailsTransfers(IoError),
 }
 
 /// Writes that fail one after the other: more in a row than chance brings together.
@@ -143,6 +177,10 @@ pub(crate) struct Failures {
     pub(crate) stalls: u32,
     gone_until: Option<u64>,
     pub(crate) was_gone: bool,
+    /// Outages that have begun, when the last one ends, and the operation that meets the next.
+    outages: u32,
+    outage_until: u64,
+    next_outage: u64,
     /// Times that it came back to go again, and the operation that then finds it gone.
     returns: (u32, u64),
     /// Writes of the burst that have failed.
@@ -192,6 +230,9 @@ impl Failures {
         if self.is_gone(now, nth) {
             return self.fail(IoError::Gone, 0);
         }
+        if let Some(fate) = self.meet_outage((now, nth), access, random) {
+            return fate;
+        }
         if self.rates.fail_nth == Some(nth) || self.is_bad(access, blocks, block_count) {
             return self.fail(IoError::Media, 0);
         }
@@ -220,6 +261,35 @@ impl Failures {
             }
             (Access::Write, 1 | 2) => self.fail(IoError::NoSpace, 0),
             _ => self.fail(IoError::Media, 0),
+        }
+    }
+
+    fn meet_outage(
+        &mut self,
+        (now, nth): (u64, u64),
+        access: Access,
+        random: &mut Random,
+    ) -> Option<Fate> {
+        let outage = self.rates.outage?;
+        if now >= self.outage_until {
+            let next = self.next_outage.max(outage.from_operation);
+            if nth < next || self.outages >= OUTAGES_MAX {
+                return None;
+            }
+            self.outages += 1;
+            self.outage_until = now + outage.lasts_ns;
+        }
+        self.next_outage = nth + outage.again_after;
+        match (outage.how, access) {
+            (OutageKind::FailsTransfers(_), Access::Flush) => None,
+            (OutageKind::Fails(error) | OutageKind::FailsTransfers(error), _) => {
+                Some(self.fail(error, 0))
+            }
+            (OutageKind::Stalls, _) => {
+                self.stalls += 1;
+                let late_ns = self.outage_until - now + random.below(AFTER_STALL_NS);
+                Some(Fate { failure: None, late_ns })
+            }
         }
     }
 

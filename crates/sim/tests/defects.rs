@@ -42,6 +42,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             GenerationNotRaised,
             TableNotFlushed,
             FingerprintsIgnored,
+            RetryNeverComes,
             FlushSkipsOrigin,
             EndWithoutOriginFlush,
             LeavingWithoutDrain,

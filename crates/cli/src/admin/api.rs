@@ -138,6 +138,7 @@ pub(crate) struct Settings {
     pub(crate) writeback_ios_max: u16,
     pub(crate) writeback_idle_only: bool,
     pub(crate) dirty_age_max_s: u32,
+    pub(crate) origin_timeout_s: u32,
 }
 
 impl From<&VolumeSettings> for Settings {
@@ -152,6 +153,7 @@ impl From<&VolumeSettings> for Settings {
             writeback_ios_max: settings.writeback_ios_max,
             writeback_idle_only: settings.writeback_idle_only,
             dirty_age_max_s: settings.dirty_age_max_s,
+            origin_timeout_s: settings.origin_timeout_s,
         }
     }
 }
@@ -179,11 +181,30 @@ pub(crate) struct Volume {
     pub(crate) requests_waiting: u64,
     /// How long they still wait for a cache device that is gone.
     pub(crate) cache_wait_ms: Option<u64>,
+    pub(crate) origin: Origin,
     /// Reads served whole from the cache, of all reads.
     pub(crate) hit_ratio_requests: Option<f64>,
     /// Bytes read from the cache, of all bytes read.
     pub(crate) hit_ratio_bytes: Option<f64>,
     pub(crate) counters: VolumeCounters,
+}
+
+/// How an origin does, and what waits for it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Origin {
+    /// `ok`, `retrying` or `stalled`.
+    pub(crate) state: String,
+    /// For how long it is in that state; zero if `ok`.
+    pub(crate) state_ms: u64,
+    pub(crate) requests_waiting: u64,
+    pub(crate) oldest_wait_ms: u64,
+    /// Answered with an error and not over.
+    pub(crate) requests_late: u64,
+    /// When what it did not take is written home again.
+    pub(crate) writeback_retry_ms: Option<u64>,
+    pub(crate) last_error: Option<String>,
+    /// How long ago that was.
+    pub(crate) last_error_ms: Option<u64>,
 }
 
 /// Counters of a volume since start or reset.
@@ -224,6 +245,10 @@ pub(crate) struct VolumeCounters {
     pub(crate) writeback_read_block_count: u64,
     pub(crate) writeback_read_io_count: u64,
     pub(crate) origin_error_count: u64,
+    /// Operations of these that were to be tried again for a request.
+    pub(crate) origin_retry_count: u64,
+    /// Requests that failed because the origin took longer than `origin_timeout`.
+    pub(crate) origin_timeout_count: u64,
     pub(crate) origin_flush_count: u64,
 }
 
@@ -314,6 +339,8 @@ pub(crate) struct SetRequest {
     pub(crate) writeback_idle_only: Option<bool>,
     /// Seconds.
     pub(crate) dirty_age_max_s: Option<u32>,
+    /// Seconds; zero: errors are answered as they come.
+    pub(crate) origin_timeout_s: Option<u32>,
     /// Below the hard one.
     pub(crate) dirty_soft_percent: Option<u8>,
     pub(crate) dirty_hard_percent: Option<u8>,

@@ -264,6 +264,7 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
             .writeback_idle_only
             .unwrap_or(current.settings.writeback_idle_only),
         dirty_age_max_s: request.dirty_age_max_s.unwrap_or(current.settings.dirty_age_max_s),
+        origin_timeout_s: request.origin_timeout_s.unwrap_or(current.settings.origin_timeout_s),
     };
     if !settings.are_valid() {
         return Err(Failure::usage(format!(

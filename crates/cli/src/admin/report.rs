@@ -1,13 +1,15 @@
 //! From the shard's status to the API's.
 
-use forebay_engine::status::{BypassReason, CacheErrors, CacheFailure, CacheHealth, VolumeStatus};
+use forebay_engine::status::{
+    BypassReason, CacheErrors, CacheFailure, CacheHealth, OriginStatus, VolumeStatus,
+};
 use forebay_engine::units::{BLOCK_BYTES, OriginExtent};
 use forebay_host::state_file::set_id_text;
 use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
 
 use super::api::{
-    CacheSet, Connection, Device, Export, Extent, Latency, PayloadMemory, Percentiles, SetCounters,
-    Share, Status, Volume, VolumeCounters,
+    CacheSet, Connection, Device, Export, Extent, Latency, Origin, PayloadMemory, Percentiles,
+    SetCounters, Share, Status, Volume, VolumeCounters,
 };
 use crate::names;
 
@@ -193,6 +195,20 @@ fn extent(extent: &OriginExtent) -> Extent {
     }
 }
 
+fn origin(status: &OriginStatus) -> Origin {
+    let error_text = |(error, _)| names::io_error_text(error).to_owned();
+    Origin {
+        state: names::origin_state_name(status.state).to_owned(),
+        state_ms: status.state_ms,
+        requests_waiting: status.requests_waiting,
+        oldest_wait_ms: status.oldest_wait_ms,
+        requests_late: status.requests_late,
+        writeback_retry_ms: status.writeback_retry_ms,
+        last_error: status.last_error.map(error_text),
+        last_error_ms: status.last_error.map(|(_, age_ms)| age_ms),
+    }
+}
+
 fn volume(status: &VolumeStatus) -> Volume {
     let counters = &status.counters;
     let reads = counters.read_hits + counters.read_misses + counters.read_partial_hits;
@@ -216,6 +232,7 @@ fn volume(status: &VolumeStatus) -> Volume {
         requests_in_flight: status.requests_in_flight,
         requests_waiting: status.requests_waiting,
         cache_wait_ms: status.return_wait_ms,
+        origin: origin(&status.origin),
         hit_ratio_requests: ratio(counters.read_hits, reads),
         hit_ratio_bytes: ratio(counters.read_hit_bytes, read_bytes),
         counters: VolumeCounters {
@@ -248,6 +265,8 @@ fn volume(status: &VolumeStatus) -> Volume {
             writeback_read_block_count: counters.writeback_read_blocks,
             writeback_read_io_count: counters.writeback_reads,
             origin_error_count: counters.origin_errors,
+            origin_retry_count: counters.origin_retries,
+            origin_timeout_count: counters.origin_timeouts,
             origin_flush_count: counters.origin_flushes,
         },
     }

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use forebay_engine::options::{
-    DIRTY_HARD_PERCENT_MAX, DIRTY_SECONDS_MAX, READ_AHEAD_BYTES_MAX, WRITEBACK_IOS_MAX,
-    WRITEBACK_RATE_MAX,
+    DIRTY_HARD_PERCENT_MAX, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S_MAX, READ_AHEAD_BYTES_MAX,
+    WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX,
 };
 use forebay_engine::units::BLOCK_BYTES;
 
@@ -16,7 +16,7 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 11] = [
+const VOLUME_KEYS: [&str; 12] = [
     "cache_mode",
     "sequential_cutoff",
     "read_ahead",
@@ -28,6 +28,7 @@ const VOLUME_KEYS: [&str; 11] = [
     "writeback_ios_max",
     "writeback_idle_only",
     "dirty_age_max",
+    "origin_timeout",
 ];
 const SET_KEYS: [&str; 4] = ["memory_max", "discard", "dirty_soft_percent", "dirty_hard_percent"];
 
@@ -93,7 +94,7 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
         "read_ahead" => request.read_ahead_bytes = Some(parse_read_ahead(value)?),
         "writeback_percent" => request.writeback_percent = Some(parse_within(value, 0, 100)?),
         "writeback_delay" => {
-            request.writeback_delay_s = Some(parse_within(value, 0, DIRTY_SECONDS_MAX)?);
+            request.writeback_delay_s = Some(parse_seconds(value, DIRTY_SECONDS_MAX)?);
         }
         "writeback_rate_min" => request.writeback_rate_min_bytes = Some(parse_rate(value)?),
         "writeback_rate_max" => request.writeback_rate_max_bytes = Some(parse_rate(value)?),
@@ -102,7 +103,10 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
         }
         "writeback_idle_only" => request.writeback_idle_only = Some(parse_switch(value)?),
         "dirty_age_max" => {
-            request.dirty_age_max_s = Some(parse_within(value, 0, DIRTY_SECONDS_MAX)?);
+            request.dirty_age_max_s = Some(parse_seconds(value, DIRTY_SECONDS_MAX)?);
+        }
+        "origin_timeout" => {
+            request.origin_timeout_s = Some(parse_seconds(value, ORIGIN_TIMEOUT_S_MAX)?);
         }
         "memory_max" => {
             let bound = if value == "none" { u64::MAX } else { size::parse(value)? };
@@ -134,6 +138,12 @@ where
 {
     let number = value.parse().ok().filter(|number| *number >= least && *number <= most);
     number.ok_or_else(|| format!("`{value}` is no whole number from {least} to {most}"))
+}
+
+/// Seconds, with or without their unit.
+fn parse_seconds(value: &str, most: u32) -> Result<u32, String> {
+    let number = parse_within(value.strip_suffix('s').unwrap_or(value), 0, most);
+    number.map_err(|_| format!("`{value}` is no whole number of seconds from 0 to {most}"))
 }
 
 fn parse_rate(value: &str) -> Result<u64, String> {
@@ -185,6 +195,10 @@ mod tests {
         assert_eq!(request.writeback_idle_only, Some(true));
         let request = parsed(&["dirty_soft_percent=30", "dirty_hard_percent=60"]).unwrap();
         assert_eq!((request.dirty_soft_percent, request.dirty_hard_percent), (Some(30), Some(60)));
+        for (value, seconds) in [("30s", 30), ("0", 0), ("86400", 86400)] {
+            let request = parsed(&["home", &format!("origin_timeout={value}")]).unwrap();
+            assert_eq!(request.origin_timeout_s, Some(seconds));
+        }
         assert_eq!(parsed(&["home", "read_ahead=1M"]).unwrap().read_ahead_bytes, Some(1 << 20));
         let request = parsed(&["memory_max=none", "discard=off"]).unwrap();
         assert_eq!(request.memory_max_bytes, Some(u64::MAX));
@@ -193,7 +207,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 19] = [
+        let bad: [&[&str]; 21] = [
+            &["home", "origin_timeout=86401"],
+            &["home", "origin_timeout=30m"],
             &["home", "writeback_delay=soon"],
             &["home", "writeback_delay=604801"],
             &["home", "writeback_rate_max=2T"],

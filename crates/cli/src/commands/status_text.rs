@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::admin::api::{CacheSet, Export, Extent, Latency, Percentiles, Status, Volume};
+use crate::admin::api::{CacheSet, Export, Extent, Latency, Origin, Percentiles, Status, Volume};
 use crate::commands::status::{bound_text, duration_text};
 use crate::size;
 
@@ -143,6 +143,7 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         let count = volume.requests_waiting;
         writeln!(text, "  waiting     {count} requests, for {left} more, for the cache device")?;
     }
+    write_origin(text, &volume.origin)?;
     let age = if volume.dirty_bytes == 0 {
         String::new()
     } else {
@@ -178,11 +179,35 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
     write_troubles(text, volume)
 }
 
+/// Only if there is something to say; requests that wait a moment are no news.
+fn write_origin(text: &mut String, origin: &Origin) -> std::fmt::Result {
+    if origin.state != "ok" {
+        let Origin { state, requests_waiting, .. } = origin;
+        write!(text, "  origin      {state} for {}", duration_text(origin.state_ms))?;
+        write!(text, "; {requests_waiting} requests wait")?;
+        if *requests_waiting > 0 {
+            write!(text, ", the oldest for {}", duration_text(origin.oldest_wait_ms))?;
+        }
+        if origin.requests_late > 0 {
+            write!(text, "; {} have failed and are not over", origin.requests_late)?;
+        }
+        if let Some(left) = origin.writeback_retry_ms {
+            write!(text, "; writeback tries again in {}", duration_text(left))?;
+        }
+        writeln!(text)?;
+    }
+    if let (Some(error), Some(age_ms)) = (&origin.last_error, origin.last_error_ms) {
+        writeln!(text, "  origin      failed {} ago: {error}", duration_text(age_ms))?;
+    }
+    Ok(())
+}
+
 fn write_troubles(text: &mut String, volume: &Volume) -> std::fmt::Result {
     let counters = &volume.counters;
     let troubles = [
         ("failed requests", counters.error_count),
         ("origin errors", counters.origin_error_count),
+        ("requests that waited too long for the origin", counters.origin_timeout_count),
         ("repaired blocks", counters.repaired_block_count),
         ("poisoned blocks", counters.poisoned_block_count),
         ("older copies lost to writeback in order", counters.order_lost_block_count),

@@ -11,6 +11,7 @@ mod damage;
 mod demo;
 mod format;
 mod online;
+mod origin_stalls;
 mod recorded;
 mod serve;
 #[path = "../../src/demo/stamps.rs"]

@@ -79,7 +79,9 @@ fn settings_of_writeback_change_and_last() {
     let server = scratch.serve();
     let settings = ["writeback_delay=5", "writeback_ios_max=8", "writeback_idle_only=on"];
     scratch.run(&[&["set", "vol"], &settings[..]].concat()).expect(0);
-    scratch.run(&["set", "vol", "writeback_rate_max=1M", "dirty_age_max=60"]).expect(0);
+    scratch
+        .run(&["set", "vol", "writeback_rate_max=1M", "dirty_age_max=60", "origin_timeout=45s"])
+        .expect(0);
     scratch.run(&["set", "vol", "writeback_rate_min=2M"]).expect(2).says("set both at once");
     scratch.run(&["set", "dirty_soft_percent=30", "dirty_hard_percent=60"]).expect(0);
     scratch.run(&["set", "dirty_soft_percent=60"]).expect(2).says("not below");
@@ -92,6 +94,7 @@ fn settings_of_writeback_change_and_last() {
     assert_eq!(volume["writeback_rate_min_bytes"], 4096);
     assert_eq!(volume["writeback_idle_only"], true);
     assert_eq!(volume["dirty_age_max_s"], 60);
+    assert_eq!(volume["origin_timeout_s"], 45);
     assert_eq!(
         (&shown["dirty_soft_percent"], &shown["dirty_hard_percent"]),
         (&30.into(), &60.into())

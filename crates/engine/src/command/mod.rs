@@ -170,12 +170,14 @@ impl Engine {
             return;
         }
         self.start_volume_command(id, slot, Goal::Settings);
+        let now = self.now;
         let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
         else {
             return;
         };
         if volume.command.is_some_and(|command| command.id == id) {
             volume.settings = settings;
+            volume.ride.look_now(now);
             self.stored_volume(slot).settings = settings;
             self.enter_superblock_stage(slot);
         }

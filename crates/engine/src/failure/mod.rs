@@ -1,7 +1,10 @@
-//! The cache device fails for good: who goes on without it, and who cannot.
+//! Devices that fail. This file: the cache device fails for good, who goes on without it, and who
+//! cannot. For its origins see `ride`.
 
+pub(crate) mod back_off;
 pub(crate) mod degraded;
 pub(crate) mod hand_over;
+pub(crate) mod ride;
 pub(crate) mod waiting;
 
 use alloc::vec::Vec;

@@ -7,6 +7,7 @@ use alloc::vec::Vec;
 
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
+use crate::failure::ride::Attempt;
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -41,7 +42,7 @@ pub(crate) struct Miss {
     is_detached: bool,
     /// Why the blocks will not be promoted.
     rejected: Option<BypassReason>,
-    operation: Key,
+    pub(crate) operation: Key,
     joined: Vec<JoinedRead>,
     /// The bad copy that is being repaired.
     repairs: Option<CacheBlock>,
@@ -67,6 +68,7 @@ impl Engine {
                     let span = span.part(at, to);
                     self.operations[key].parts += 1;
                     self.volume_mut(slot).counters.coalesced_misses += 1;
+                    self.note_needs_origin(key);
                     payload.retain(span.target.buffer);
                     self.misses[miss].joined.push(JoinedRead { operation: key, span });
                     at = to;
@@ -109,6 +111,7 @@ impl Engine {
             && !has_defect(Defect::MissDuringWriteShared);
         let rejected = if has_writer { Some(BypassReason::Overwritten) } else { reject };
         let version = self.log.take_version();
+        self.note_needs_origin(key);
         self.operations[key].parts += 1;
         payload.retain(span.target.buffer);
         let mut joined = Vec::new();
@@ -236,6 +239,11 @@ impl Engine {
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
+        let miss = &self.misses[key];
+        // A larger read may have met a bad place that nobody asked for; see `read_as_asked`.
+        if !miss.is_widened && self.tries_again(miss.operation, Attempt::Miss(key), result) {
+            return;
+        }
         let miss = self.misses.remove(key).expect("it was under way");
         let slot = miss.slot;
         self.volume_mut(slot).misses.retain(|other| *other != key);
@@ -250,7 +258,13 @@ impl Engine {
             self.read_as_asked(&miss, payload);
             return;
         }
+        // Whom it was read for has no time left; those who came later have.
+        let is_too_late = result.is_err() && self.operations[miss.operation].is_answered;
         for joined in &miss.joined {
+            if is_too_late && !self.operations[joined.operation].is_answered {
+                self.read_for_joined(joined, payload);
+                continue;
+            }
             if result.is_ok() {
                 let wanted = &joined.span;
                 let from = blocks_of(miss.target, miss.start, wanted.start, wanted.block_count);
@@ -279,13 +293,28 @@ impl Engine {
     /// The bad place may be one that nobody asked for: reads again what each reader wants.
     fn read_as_asked(&mut self, miss: &Miss, payload: &mut dyn Payload) {
         for reader in &miss.joined {
-            let reject = Some(BypassReason::OriginError);
-            self.read_missing(reader.operation, reader.span, reject, payload);
-            payload.release(reader.span.target.buffer);
-            self.end_part(reader.operation, Ok(()));
+            self.read_for_joined(reader, payload);
         }
         self.end_part(miss.operation, Ok(()));
         payload.release(miss.target.buffer);
+    }
+
+    fn read_for_joined(&mut self, reader: &JoinedRead, payload: &mut dyn Payload) {
+        let reject = Some(BypassReason::OriginError);
+        let since = self.operations[reader.operation].origin_since;
+        self.read_missing(reader.operation, reader.span, reject, payload);
+        // It is the same wait.
+        self.operations[reader.operation].origin_since = since;
+        payload.release(reader.span.target.buffer);
+        self.end_part(reader.operation, Ok(()));
+    }
+
+    /// The origin failed to read a miss; now it may.
+    pub(crate) fn read_miss_again(&mut self, key: Key, payload: &mut dyn Payload) {
+        let miss = &self.misses[key];
+        let Miss { slot, start, block_count, target, .. } = *miss;
+        let span = Span { start, block_count, target };
+        self.submit_origin_read(slot, span, IoPurpose::Miss { miss: key }, payload);
     }
 
     pub(crate) fn count_bypass(&mut self, slot: VolumeSlot, reason: BypassReason, blocks: u64) {
@@ -375,6 +404,7 @@ impl Engine {
         let slot = self.operations[key].request.volume;
         self.operations[key].parts += 1;
         self.operations[key].used_origin = true;
+        self.note_needs_origin(key);
         payload.retain(target.buffer);
         let miss = self.misses.insert(Miss {
             slot,
@@ -459,6 +489,11 @@ impl Engine {
 }
 
 impl Miss {
+    /// Requests that wait for it.
+    pub(crate) fn operations(&self) -> impl Iterator<Item = Key> {
+        self.joined.iter().map(|joined| joined.operation).chain([self.operation])
+    }
+
     /// Whether the promotion may take the place of this copy: of none, and of the bad one.
     fn may_replace(&self, piece: &Piece) -> bool {
         if piece.version >= self.version {

@@ -14,7 +14,7 @@ use crate::options::CacheMode;
 use crate::payload::Payload;
 use crate::request::{Durability, Reply, Request, RequestError, RequestId, RequestKind, Served};
 use crate::slab::Key;
-use crate::units::BLOCK_BYTES;
+use crate::units::{BLOCK_BYTES, Time};
 use crate::volume::Service;
 use crate::wake::{Ended, Waiter};
 
@@ -31,6 +31,10 @@ pub(crate) struct Operation {
     pub(crate) used_origin: bool,
     /// Flushes it waits for.
     pub(crate) flushes: u8,
+    /// When it last turned to the origin.
+    pub(crate) origin_since: Option<Time>,
+    /// Its client was told that it failed, since the origin took too long.
+    pub(crate) is_answered: bool,
 }
 
 impl Operation {
@@ -91,6 +95,8 @@ impl Engine {
             used_log: false,
             used_origin: false,
             flushes: 0,
+            origin_since: None,
+            is_answered: false,
         });
         self.count_request(&request);
         match request.kind {
@@ -179,6 +185,7 @@ impl Engine {
     /// Makes the operation wait for the next flush of its origin.
     pub(crate) fn wait_for_origin_flush(&mut self, key: Key) {
         self.operations[key].flushes += 1;
+        self.note_needs_origin(key);
         let slot = self.operations[key].request.volume;
         self.join_origin_flush(slot, Waiter::Operation(key));
     }
@@ -205,6 +212,13 @@ impl Engine {
         volume.operations -= 1;
         let is_last = volume.is_gated && volume.operations == 0;
         let result = match operation.error {
+            _ if operation.is_answered => {
+                self.end_late(operation.request);
+                if is_last {
+                    self.wake(Waiter::Command(slot), Ended::Well);
+                }
+                return;
+            }
             None => Ok(()),
             Some(_) if self.may_do_again(slot) => {
                 // Not answered, so it may be done again as a whole.

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
+use crate::failure::ride::Attempt;
 use crate::format::record::EntryKind;
 use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -136,7 +137,6 @@ impl Engine {
         self.unit_operation_used_origin(key);
         self.units[key].state = UnitState::Origin;
         self.units[key].waits = waits;
-        self.units[key].failed_flushes = self.volume(unit.slot).failed_flushes;
         if unit.route == Route::Around {
             self.note_around_begins(unit.slot, unit.start, unit.block_count);
             if self.effective_mode(unit.slot) != CacheMode::Passthrough {
@@ -150,6 +150,16 @@ impl Engine {
                 self.count_bypass(unit.slot, reason, unit.block_count);
             }
         }
+        self.submit_unit_to_origin(key, payload);
+    }
+
+    /// Writes all of the unit to the origin, for the first time or after it failed. The unit holds
+    /// its lock since before the first time.
+    pub(crate) fn submit_unit_to_origin(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = &mut self.units[key];
+        unit.is_at_origin = true;
+        let unit = *unit;
+        self.units[key].failed_flushes = self.volume(unit.slot).failed_flushes;
         let volume = self.volume(unit.slot);
         let (offset_bytes, length_bytes) = volume.byte_range(unit.start, unit.block_count);
         let facts = volume.facts.expect("a volume without origin is not served");
@@ -180,6 +190,11 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let unit = self.units[key];
+        if self.tries_again(unit.operation, Attempt::Write(key), result) {
+            self.volume_mut(unit.slot).had_write_errors = true;
+            return;
+        }
+        self.units[key].is_at_origin = false;
         if unit.route == Route::Around {
             self.note_around_ends(unit.slot, unit.start, unit.block_count);
         }

@@ -7,6 +7,7 @@
 
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
+use crate::failure::ride::Attempt;
 use crate::format::record::{BLANK_BLOCKS_MAX, EntryKind};
 use crate::index::{BlankKind, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
@@ -69,7 +70,7 @@ pub(crate) enum UnitState {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unit {
-    operation: Key,
+    pub(crate) operation: Key,
     pub(crate) slot: VolumeSlot,
     pub(crate) kind: UnitKind,
     pub(crate) start: u64,
@@ -84,6 +85,8 @@ pub(crate) struct Unit {
     pub(crate) waits: u8,
     /// Failed flushes of the origin when the write to it began.
     pub(crate) failed_flushes: u64,
+    /// The origin reads or writes for it, or failed to and is to do it again.
+    pub(crate) is_at_origin: bool,
     pub(crate) error: Option<RequestError>,
     /// It was slowed down, if need be.
     pub(crate) is_paced: bool,
@@ -198,6 +201,7 @@ impl Engine {
             old_block: None,
             waits: 0,
             failed_flushes: 0,
+            is_at_origin: false,
             error: None,
             is_paced: false,
             ticket: None,
@@ -295,6 +299,9 @@ impl Engine {
         let owner = LockOwner::Unit(key);
         if self.volume_mut(slot).locks.acquire(start, end, kind, owner) {
             self.on_unit_locked(key, payload);
+        } else {
+            let operation = self.units[key].operation;
+            self.note_needs_origin(operation);
         }
     }
 
@@ -345,11 +352,20 @@ impl Engine {
                 self.end_unit(key, Err(RequestError::Io), payload);
             }
             Some(Place::Absent) | None => {
-                let purpose = IoPurpose::UnitOld { unit: key, position: None };
-                let span = Span { start: unit.start, block_count: 1, target };
-                self.submit_origin_read(unit.slot, span, purpose, payload);
+                self.note_needs_origin(unit.operation);
+                self.read_old_from_origin(key, payload);
             }
         }
+    }
+
+    pub(crate) fn read_old_from_origin(&mut self, key: Key, payload: &mut dyn Payload) {
+        let unit = &mut self.units[key];
+        unit.is_at_origin = true;
+        let unit = *unit;
+        let target = one_block(unit.old_block.expect("it is there when the block is locked"));
+        let purpose = IoPurpose::UnitOld { unit: key, position: None };
+        let span = Span { start: unit.start, block_count: 1, target };
+        self.submit_origin_read(unit.slot, span, purpose, payload);
     }
 
     pub(crate) fn on_old_block_read(
@@ -362,7 +378,14 @@ impl Engine {
         let unit = self.units[key];
         let target = one_block(unit.old_block.expect("it was read into"));
         let Some(position) = position else {
+            if self.tries_again(unit.operation, Attempt::OldBlock(key), result) {
+                return;
+            }
+            self.units[key].is_at_origin = false;
             match result {
+                Ok(()) if self.is_too_late(key) => {
+                    self.end_unit(key, Err(RequestError::Io), payload);
+                }
                 Ok(()) => self.merge(key, payload),
                 Err(_) => {
                     self.volume_mut(unit.slot).counters.origin_errors += 1;
@@ -379,9 +402,8 @@ impl Engine {
         } else {
             // Promise 6: a bad clean block is read from the origin.
             self.volume_mut(unit.slot).counters.repaired_blocks += 1;
-            let purpose = IoPurpose::UnitOld { unit: key, position: None };
-            let span = Span { start: unit.start, block_count: 1, target };
-            self.submit_origin_read(unit.slot, span, purpose, payload);
+            self.note_needs_origin(unit.operation);
+            self.read_old_from_origin(key, payload);
         }
     }
 
@@ -461,6 +483,12 @@ impl Engine {
             return;
         }
         match self.units[key].state {
+            UnitState::Starting | UnitState::Room if self.is_too_late(key) => {
+                self.release_unlocked(key, RequestError::Io, payload);
+            }
+            UnitState::Lock | UnitState::InvalidationFlush if self.is_too_late(key) => {
+                self.end_unit(key, Err(RequestError::Io), payload);
+            }
             UnitState::Starting => self.prepare_unit(key, payload),
             UnitState::Lock => self.on_unit_locked(key, payload),
             UnitState::Room => {
@@ -513,13 +541,19 @@ impl Engine {
                 self.wait_for_host(key);
             }
             UnitState::Room | UnitState::Starting => {
-                self.release_unit(key, payload);
                 let is_stop = self.stopping.is_some() && !self.is_cache_failed();
                 let error = if is_stop { RequestError::Shutdown } else { RequestError::Io };
-                self.end_part(unit.operation, Err(error));
+                self.release_unlocked(key, error, payload);
             }
             _ => self.end_unit(key, Err(RequestError::Io), payload),
         }
+    }
+
+    /// Ends a unit that holds no lock.
+    fn release_unlocked(&mut self, key: Key, error: RequestError, payload: &mut dyn Payload) {
+        let operation = self.units[key].operation;
+        self.release_unit(key, payload);
+        self.end_part(operation, Err(error));
     }
 
     /// Ends a unit that holds its lock.
@@ -546,5 +580,6 @@ impl Engine {
     pub(crate) fn unit_operation_used_origin(&mut self, key: Key) {
         let operation = self.units[key].operation;
         self.operations[operation].used_origin = true;
+        self.note_needs_origin(operation);
     }
 }

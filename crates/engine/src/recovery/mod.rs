@@ -22,6 +22,7 @@ use crate::epochs::{Cut, Epochs};
 use crate::error::{Corrupt, RecoveryError};
 use crate::event::Event;
 use crate::failure::hand_over::judge_returned;
+use crate::failure::ride::OriginRide;
 use crate::format::checkpoint::Checkpoint;
 use crate::format::superblock::Superblock;
 use crate::io::{Device, IoError, IoKind, IoResult, Slices};
@@ -184,6 +185,7 @@ impl Engine {
             epoch_flush: None,
             has_lost_writes: false,
             had_write_errors: false,
+            ride: OriginRide::default(),
             failed_flushes: 0,
             dirty_blocks: 0,
             dirty_since: Default::default(),

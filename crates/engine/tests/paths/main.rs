@@ -15,6 +15,7 @@ mod hand_over;
 mod modes;
 mod odd_sizes;
 mod ordered;
+mod origin_stalls;
 mod pace;
 mod pacing;
 mod quiesced;

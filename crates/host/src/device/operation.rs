@@ -466,8 +466,23 @@ pub(super) fn io_error(errno: i32) -> IoError {
         | libc::ECONNABORTED
         | libc::ECONNRESET => IoError::Gone,
         libc::ETIMEDOUT | libc::ETIME => IoError::TimedOut,
-        // EIO, EILSEQ, ENODATA, EREMOTEIO, EBADE, EINVAL and whatever else a driver thinks of: this
-        // range failed, and nothing says that others will.
+        // What the block layer answers when it knows no better, when a path or a command failed,
+        // or when something was short for a moment (`blk_errors` in block/blk-core.c).
+        libc::EIO
+        | libc::ENOLINK
+        | libc::EREMCHG
+        | libc::EAGAIN
+        | libc::EINTR
+        | libc::EBUSY
+        | libc::ENOMEM
+        | libc::EHOSTDOWN
+        | libc::EHOSTUNREACH
+        | libc::ENETDOWN
+        | libc::ENETUNREACH
+        | libc::ECONNREFUSED => IoError::Transient,
+        // ENODATA (a bad place), EILSEQ (bad protection data), EREMOTEIO (the device refuses),
+        // EBADE (it is reserved), EINVAL and whatever else a driver thinks of: this range failed,
+        // and nothing says that others will, or that it will not again.
         _ => IoError::Media,
     }
 }
@@ -505,14 +520,15 @@ mod tests {
         for _ in 0..RETRIES_MAX {
             assert_eq!(progress.handle_result(-libc::EAGAIN), Verdict::Again);
         }
-        assert_eq!(progress.handle_result(-libc::EAGAIN), Verdict::Done(Err(IoError::Media)));
+        let end = Verdict::Done(Err(IoError::Transient));
+        assert_eq!(progress.handle_result(-libc::EAGAIN), end);
     }
 
     #[test]
     fn a_failed_flush_is_never_repeated() {
         for errno in [libc::EIO, libc::EINTR, libc::EAGAIN] {
             let mut progress = Progress::new(Work::Flush);
-            assert_eq!(progress.handle_result(-errno), Verdict::Done(Err(IoError::Media)));
+            assert_eq!(progress.handle_result(-errno), Verdict::Done(Err(IoError::Transient)));
         }
     }
 
@@ -524,7 +540,8 @@ mod tests {
             Progress::new(work)
         };
         assert_eq!(new().handle_result(-libc::EOPNOTSUPP), Verdict::Unsupported(purpose, method));
-        assert_eq!(new().handle_result(-libc::EIO), Verdict::Done(Err(IoError::Media)));
+        assert_eq!(new().handle_result(-libc::EIO), Verdict::Done(Err(IoError::Transient)));
+        assert_eq!(new().handle_result(-libc::ENODATA), Verdict::Done(Err(IoError::Media)));
         assert_eq!(new().handle_result(-libc::ENODEV), Verdict::Done(Err(IoError::Gone)));
         assert_eq!(new().handle_result(-libc::ENOSPC), Verdict::Done(Err(IoError::NoSpace)));
     }

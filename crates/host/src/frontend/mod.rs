@@ -68,6 +68,6 @@ pub(crate) struct FrontContext<'a> {
 pub(crate) fn request_error(error: IoError) -> RequestError {
     match error {
         IoError::NoSpace => RequestError::NoSpace,
-        IoError::Media | IoError::Gone | IoError::TimedOut => RequestError::Io,
+        IoError::Media | IoError::Transient | IoError::Gone | IoError::TimedOut => RequestError::Io,
     }
 }

@@ -85,6 +85,7 @@ impl Detail {
             Err(IoError::NoSpace) => 2,
             Err(IoError::Gone) => 3,
             Err(IoError::TimedOut) => 4,
+            Err(IoError::Transient) => 5,
         })
     }
 
@@ -126,6 +127,7 @@ impl Detail {
             2 => Ok(Err(IoError::NoSpace)),
             3 => Ok(Err(IoError::Gone)),
             4 => Ok(Err(IoError::TimedOut)),
+            5 => Ok(Err(IoError::Transient)),
             found => Err(BadField { field: "result", expected: 4, found: found.into() }),
         }
     }

@@ -10,11 +10,9 @@ use alloc::vec::Vec;
 
 use crate::engine::Engine;
 use crate::event::CommandError;
+use crate::failure::back_off::{self, FIRST_MS, LONGEST_MS};
 use crate::units::{Time, VolumeSlot};
 
-/// First pause, doubled up to the longest.
-const FIRST_MS: u64 = 250;
-const LONGEST_MS: u64 = 4_000;
 /// Tries in a row without a block brought home or given up, after which nobody waits any longer.
 const VAIN_TRIES_MAX: u8 = 4;
 
@@ -70,8 +68,9 @@ impl Pauses {
 
     /// Several runs of one window fail together: one step.
     fn extend(&mut self, slot: VolumeSlot, cause: PauseCause, now: Time) {
+        let seed = now.0 ^ u64::from(slot.0);
         let Some(pause) = self.0.iter_mut().find(|pause| pause.slot == slot) else {
-            let until = now.after_ms(FIRST_MS);
+            let until = now.after_ms(back_off::with_jitter_ms(FIRST_MS, seed));
             self.0.push(Pause { slot, until, length_ms: FIRST_MS, cause, vain_tries: 1 });
             return;
         };
@@ -86,7 +85,7 @@ impl Pauses {
         }
         pause.cause = cause;
         pause.length_ms = (pause.length_ms * 2).min(LONGEST_MS);
-        pause.until = now.after_ms(pause.length_ms);
+        pause.until = now.after_ms(back_off::with_jitter_ms(pause.length_ms, seed));
         pause.vain_tries = pause.vain_tries.saturating_add(1);
     }
 }
@@ -100,6 +99,12 @@ impl Engine {
         } else if self.is_lastingly_unreadable(slot) {
             self.on_drain_failed(slot, CommandError::Unreadable);
         }
+    }
+
+    /// When what failed at the origin is written home again.
+    pub(crate) fn writeback_retry_at(&self, slot: VolumeSlot) -> Option<Time> {
+        let pause = self.writeback.pauses.find(slot)?;
+        (pause.cause == PauseCause::Origin).then_some(pause.until)
     }
 
     /// Whether the last attempt to write the volume home failed at the origin.

@@ -9,8 +9,8 @@ use super::super::COUNTER_MAX;
 use super::{VOLUMES_MAX, decode_text};
 use crate::error::{Corrupt, Place};
 use crate::options::{
-    CacheMode, DIRTY_SECONDS_MAX, READ_AHEAD_BYTES_MAX, VolumeSettings, WRITEBACK_IOS_MAX,
-    WRITEBACK_RATE_MAX, WritebackOrder,
+    CacheMode, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S, ORIGIN_TIMEOUT_S_MAX, READ_AHEAD_BYTES_MAX,
+    VolumeSettings, WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX, WritebackOrder,
 };
 use crate::units::{BLOCK_BYTES, Generation, VolumeId};
 
@@ -54,7 +54,9 @@ pub(super) struct Slot {
     writeback_ios_max: U16,
     /// 1: writeback waits until the origin is in use.
     writeback_idle_only: u8,
-    reserved: [u8; 49],
+    /// Seconds, plus one; zero in tables that know nothing of it: the default.
+    origin_timeout: U32,
+    reserved: [u8; 45],
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
@@ -152,7 +154,8 @@ pub(super) fn encode_slot(volume: &Volume) -> Slot {
         dirty_age_max_s: volume.settings.dirty_age_max_s.into(),
         writeback_ios_max: volume.settings.writeback_ios_max.into(),
         writeback_idle_only: u8::from(volume.settings.writeback_idle_only),
-        reserved: [0; 49],
+        origin_timeout: (volume.settings.origin_timeout_s + 1).into(),
+        reserved: [0; 45],
     }
 }
 
@@ -223,6 +226,9 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
     let most = WRITEBACK_IOS_MAX.into();
     Corrupt::unless_at_most(place, "transfers of writeback", most, ios_max.into())?;
     Corrupt::unless_at_most(place, "idle-only flag", 1, raw.writeback_idle_only.into())?;
+    let timeout = raw.origin_timeout.get();
+    let most = u64::from(ORIGIN_TIMEOUT_S_MAX) + 1;
+    Corrupt::unless_at_most(place, "origin timeout", most, timeout.into())?;
     Ok(VolumeSettings {
         sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
         writeback_percent: raw.writeback_percent,
@@ -233,6 +239,7 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
         writeback_ios_max: ios_max,
         writeback_idle_only: raw.writeback_idle_only == 1,
         dirty_age_max_s: age,
+        origin_timeout_s: timeout.checked_sub(1).unwrap_or(ORIGIN_TIMEOUT_S),
     })
 }
 
