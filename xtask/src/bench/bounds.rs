@@ -132,7 +132,7 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
         }));
     }
     if let Some(rows) = &report.misses {
-        bounds.extend(rows.iter().flat_map(miss_bounds));
+        bounds.extend(rows.iter().map(miss_bound));
     }
     if let Some(rows) = &report.sequential {
         bounds.extend(rows.iter().flat_map(sequential_bounds));
@@ -140,20 +140,15 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
     bounds
 }
 
-/// Of reads that miss while writeback is under way, below the soft mark.
-fn miss_bounds(row: &misses::Row) -> [Bound; 2] {
-    let bound = |what: &str, measured| {
-        let work = format!(
-            "4 KiB random read, misses, QD{}, emulated hard disk: {what} latency during writeback \
-             over that without",
-            row.depth
-        );
-        Bound::new(work, Limit::AtMost(1.5), "", measured)
-    };
-    [
-        bound("mean", row.spread(misses::Sample::mean_ratio)),
-        bound("p99", row.spread(misses::Sample::p99_ratio)),
-    ]
+/// Of reads that miss while writeback is under way, below the soft mark: of the mean, for writeback
+/// has a share of the origin's time, and who comes while a transfer is under way waits for it.
+fn miss_bound(row: &misses::Row) -> Bound {
+    let work = format!(
+        "4 KiB random read, misses, QD{}, emulated hard disk: mean latency during writeback over \
+         that without",
+        row.depth
+    );
+    Bound::new(work, Limit::AtMost(1.5), "", row.spread(misses::Sample::mean_ratio))
 }
 
 /// Of a sequential writer: of all of it, and of the part that the cache cannot make faster.

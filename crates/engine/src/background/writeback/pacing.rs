@@ -3,8 +3,8 @@
 //! As long as no client needs the origin, and when something presses (the log fills up, a drain, a
 //! stop), writeback is as fast as the origin, within the ceiling that the operator sets. While
 //! clients use it, what is dirty beyond `writeback_percent` goes home at the rate of a controller,
-//! one transfer at a time; and after each the origin is left to clients for twice as long as it
-//! took. So they have two thirds of its time at least: a share of the time and not of the bytes,
+//! one transfer at a time; and after each the origin is left to clients for three times as long as
+//! it took. So they have three quarters of its time: a share of the time and not of the bytes,
 //! since that is what a disk has little of. What is within `writeback_percent` waits until they
 //! pause.
 
@@ -21,8 +21,10 @@ use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
 const IDLE_MS: u64 = 500;
 /// Milliseconds after a client's transfer for which a disk that sleeps otherwise counts as awake.
 const AWAKE_MS: u64 = 5_000;
+/// Weight of a new measurement in a mean: 1/16.
+const MEAN_SHIFT: u32 = 4;
 /// How much longer than a transfer the origin is left to clients behind it.
-const CLIENTS_SHARE: u64 = 2;
+const CLIENTS_SHARE: u64 = 3;
 /// Milliseconds that a volume may take of a window that goes home at a low rate; then others have
 /// their turn, and the next window sees what has become dirty meanwhile.
 const PACED_WINDOW_MS: u64 = 10_000;
@@ -36,10 +38,17 @@ pub(crate) struct OriginUse {
     clients: u32,
     /// When the last one began or ended; `None` if there was none.
     last: Option<Time>,
+    /// When the last one ended, or began if none was under way.
+    busy_since: Time,
+    /// For how long a transfer keeps the origin busy, on an average.
+    transfer_ns: u64,
 }
 
 impl OriginUse {
     fn begin(&mut self, now: Time) {
+        if self.clients == 0 {
+            self.busy_since = now;
+        }
         self.clients += 1;
         self.last = Some(now);
     }
@@ -47,6 +56,13 @@ impl OriginUse {
     fn end(&mut self, now: Time) {
         self.clients -= 1;
         self.last = Some(now);
+        let sample_ns = now.nanoseconds_since(self.busy_since);
+        self.busy_since = now;
+        self.transfer_ns = if self.transfer_ns == 0 {
+            sample_ns
+        } else {
+            self.transfer_ns - (self.transfer_ns >> MEAN_SHIFT) + (sample_ns >> MEAN_SHIFT)
+        };
     }
 
     /// From when on the origin is idle, if no client comes; `None` while one uses it.
@@ -248,13 +264,17 @@ impl Engine {
         }
     }
 
-    /// A run ended that used the origin for so long: clients have it for a while.
+    /// A run ended that used the origin for so long: clients have it for a while. A drive with a
+    /// cache for writes answers at once and does the work later, so a run counts for no less than a
+    /// transfer of a client, which has the same way to go.
     pub(super) fn note_run_ends(&mut self, slot: VolumeSlot, took_ns: u64) {
         if self.speed(slot) == Speed::Full {
             return;
         }
-        let until = Time(self.now.0 + CLIENTS_SHARE * took_ns);
+        let now = self.now;
         let volume = self.volume_mut(slot);
+        let busy_ns = took_ns.max(volume.origin_use.transfer_ns);
+        let until = Time(now.0 + CLIENTS_SHARE * busy_ns);
         if until > volume.next_run_at {
             volume.next_run_at = until;
             volume.rate_controller.on_held_up();
