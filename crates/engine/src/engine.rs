@@ -95,6 +95,8 @@ pub(crate) enum IoPurpose {
 pub(crate) enum SummaryUser {
     Reclaim,
     Writeback,
+    /// The detach of a volume that gives its dirty data up.
+    Discard(VolumeSlot),
 }
 
 /// Where the engine is in its life.
@@ -379,6 +381,7 @@ impl Engine {
             self.idle_mark_wakeup(),
             self.return_wakeup(),
             self.pace_wakeup(),
+            self.discard_wakeup(),
         ];
         times.into_iter().flatten().min()
     }
@@ -467,6 +470,7 @@ impl Engine {
                 Waiter::Superblock => self.on_superblock_flushed(ended),
                 Waiter::Recovery => self.on_recovery_woken(ended),
                 Waiter::Command(slot) => self.on_command_woken(slot, ended),
+                Waiter::Discard(slot) => self.on_discard_woken(slot, ended),
                 Waiter::SetCommand => self.on_set_command_durable(),
                 Waiter::Stop => self.on_stop_durable(),
             }

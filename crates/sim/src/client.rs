@@ -286,6 +286,8 @@ impl World<'_> {
         let is_explained = match error {
             // Sent while recovery had not said yet that the origin has changed.
             RequestError::Io if volume.behind == Behind::Conflict => true,
+            // It needed an origin that is asked for nothing any more.
+            RequestError::Io if volume.is_given_up => true,
             RequestError::Io | RequestError::NoSpace => self.has_failures() || self.may_have_poison,
             RequestError::Shutdown => {
                 pending.is_forgotten

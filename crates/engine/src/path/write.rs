@@ -515,7 +515,9 @@ impl Engine {
             UnitState::Room | UnitState::Starting => {
                 self.release_unit(key, payload);
                 let is_stop = self.stopping.is_some() && !self.is_cache_failed();
-                let error = if is_stop { RequestError::Shutdown } else { RequestError::Io };
+                let is_given_up = self.volume(unit.slot).service == Service::GivenUp;
+                let error =
+                    if is_stop || is_given_up { RequestError::Shutdown } else { RequestError::Io };
                 self.end_part(unit.operation, Err(error));
             }
             _ => self.end_unit(key, Err(RequestError::Io), payload),
