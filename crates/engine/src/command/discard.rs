@@ -82,9 +82,8 @@ impl Engine {
     /// answered: what holds it up may hold it up for good, and others need both.
     pub(super) fn discard_wants_rest(&self, slot: VolumeSlot) -> bool {
         let volume = self.volume(slot);
-        let Some(command) = volume.command.filter(|command| !command.is_answered) else {
-            return false;
-        };
+        let is_waiting = |c: &VolumeCommand| c.goal == Goal::Discard && !c.is_answered;
+        let Some(command) = volume.command.filter(is_waiting) else { return false };
         match command.stage {
             Stage::Resting { .. } => {
                 volume.operations == 0
