@@ -304,11 +304,34 @@ pub(crate) struct DrainArguments {
 }
 
 /// Drain a volume and take it off the cache device. The origin then holds all of it.
+///
+/// With --discard-dirty nothing is written to the origin: for one that is broken for good. What
+/// only the cache device had of the volume is lost.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  forebay detach home")]
+#[command(after_help = "\
+Examples:
+  forebay detach home
+  forebay detach home --discard-dirty                      asks for the name again
+  forebay detach home --discard-dirty --accept-loss home   in scripts
+  forebay detach home --discard-dirty --cache /dev/nvme0n1p4")]
 pub(crate) struct DetachArguments {
     /// Volume
     pub(crate) name: String,
+    /// Throw dirty data away instead of writing it to the origin, which is asked for nothing
+    #[arg(long)]
+    pub(crate) discard_dirty: bool,
+    /// With --discard-dirty: give up what only the cache device has of this volume; its name again,
+    /// where no terminal is there to ask for it
+    #[arg(long, value_name = "NAME", requires = "discard_dirty")]
+    pub(crate) accept_loss: Option<String>,
+    /// With --discard-dirty: the cache device, which no daemon needs to serve
+    #[arg(long, value_name = "CACHE", requires = "discard_dirty")]
+    pub(crate) cache: Option<PathBuf>,
+    /// With --discard-dirty: print JSON
+    #[arg(long, requires = "discard_dirty")]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }

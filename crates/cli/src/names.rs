@@ -50,6 +50,7 @@ pub(crate) const fn volume_state_name(state: VolumeState) -> &'static str {
         VolumeState::Draining => "draining",
         VolumeState::WithoutCache => "without_cache",
         VolumeState::Quiesced => "quiesced",
+        VolumeState::Discarding => "discarding",
     }
 }
 

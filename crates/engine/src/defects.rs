@@ -234,6 +234,10 @@ defects! {
         "a full log waits as long for the next transfer as the rate asked for while it was not";
     CancelForgets, "promise 5",
         "a command that is cancelled takes for clean what it was to bring home";
+    DiscardNotDurable, "rule 10",
+        "a volume that is given up is gone before the volume table says so";
+    DiscardForgetsFirst, "rule 10",
+        "the dirty data of a volume is given up before the volume table is durable";
     LeavingWithoutDrain, "promise",
         "a volume leaves writeback with dirty data";
 }

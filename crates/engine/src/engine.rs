@@ -103,6 +103,8 @@ pub(crate) struct PendingIo {
 pub(crate) enum SummaryUser {
     Reclaim,
     Writeback,
+    /// The detach of a volume that gives its dirty data up.
+    Discard(VolumeSlot),
 }
 
 /// Where the engine is in its life.
@@ -392,6 +394,7 @@ impl Engine {
             self.return_wakeup(),
             self.origin_wakeup(),
             self.pace_wakeup(),
+            self.discard_wakeup(),
         ];
         times.into_iter().flatten().min()
     }
@@ -482,6 +485,7 @@ impl Engine {
                 Waiter::Superblock => self.on_superblock_flushed(ended),
                 Waiter::Recovery => self.on_recovery_woken(ended),
                 Waiter::Command(slot) => self.on_command_woken(slot, ended),
+                Waiter::Discard(slot) => self.on_discard_woken(slot, ended),
                 Waiter::SetCommand => self.on_set_command_durable(),
                 Waiter::Stop => self.on_stop_durable(),
             }

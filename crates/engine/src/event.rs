@@ -16,6 +16,16 @@ pub enum SavedMark {
     ServedWithoutCache,
 }
 
+/// What becomes of the dirty data of a volume that is detached.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum DirtyFate {
+    /// The origin gets it first.
+    WrittenBack,
+    /// It is thrown away. Nothing waits for the origin, and another command of the volume that
+    /// writes back ends with [`CommandError::Cancelled`].
+    Discarded,
+}
+
 /// What an operator may ask for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Command {
@@ -26,10 +36,13 @@ pub enum Command {
         /// The origin.
         facts: OriginFacts,
     },
-    /// Write everything back, void the volume's generation, remove it from the table.
+    /// Write everything back, void the volume's generation, remove it from the table. Or remove it
+    /// as it is, whatever its state and that of its origin.
     Detach {
         /// The volume.
         volume: VolumeSlot,
+        /// What becomes of its dirty data.
+        dirty: DirtyFate,
     },
     /// Change the cache mode; leaving a mode that keeps dirty data drains first.
     SetMode {
@@ -142,6 +155,20 @@ pub enum Event {
         volume: VolumeSlot,
         /// Whether dirty data exists.
         has_dirty: bool,
+    },
+    /// A volume was detached without its dirty data: durably, the cache has none of it any more.
+    /// Comes before the [`Event::CommandComplete`] of that detach.
+    DirtyDiscarded {
+        /// The volume.
+        volume: VolumeSlot,
+        /// Blocks that were dirty.
+        block_count: u64,
+    },
+    /// The engine has done with the origin of a volume whose detach was answered before that, since
+    /// operations of the origin were under way and did not end.
+    OriginReleased {
+        /// The volume.
+        volume: VolumeSlot,
     },
     /// The cache device has failed for good.
     CacheFailed {

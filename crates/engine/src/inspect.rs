@@ -69,6 +69,7 @@ impl Engine {
     pub fn volume_status(&self, now: Time, slot: VolumeSlot) -> Option<VolumeStatus> {
         let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
         let state = match volume.service {
+            Service::GivenUp => VolumeState::Discarding,
             _ if volume.facts.is_none() => VolumeState::OriginMissing,
             Service::Quiesced => VolumeState::Quiesced,
             Service::WithoutCache => VolumeState::WithoutCache,

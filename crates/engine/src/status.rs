@@ -193,6 +193,8 @@ pub enum VolumeState {
     WithoutCache,
     /// Not served: the cache device failed and holds dirty data.
     Quiesced,
+    /// Not served: it is being detached, and its dirty data thrown away.
+    Discarding,
 }
 
 /// How an origin does.

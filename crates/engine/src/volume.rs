@@ -50,6 +50,8 @@ pub(crate) enum Service {
     WithoutCache,
     /// Not at all: dirty data is on a cache device that failed, or the origin is missing.
     Quiesced,
+    /// Not at all, and never again: it is detached, and its dirty data thrown away.
+    GivenUp,
 }
 
 /// Ranges written around the log that are remembered one by one until the origin is flushed; beyond

@@ -35,6 +35,9 @@ pub(crate) enum Waiter {
     Stop,
     /// The command of a volume.
     Command(VolumeSlot),
+    /// A volume that is given up, for the table without it. Not its command: that is woken by the
+    /// last of its requests as well.
+    Discard(VolumeSlot),
 }
 
 /// How it ended. Failure of the log is final for the operation that waited.

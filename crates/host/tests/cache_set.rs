@@ -5,6 +5,7 @@ mod harness;
 
 use std::path::{Path, PathBuf};
 
+use forebay_engine::event::DirtyFate;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::status::{BlockState, VolumeState};
 use forebay_host::offline::{
@@ -103,7 +104,10 @@ fn a_set_from_format_to_detach() {
     client.write(512, &[0x77; 8192]).unwrap();
     content[512..512 + 8192].fill(0x77);
     assert!(client.read(0, 1 << 16).unwrap() == content[..1 << 16]);
-    let refused = server.handle.command_wait(AdminCommand::Detach { volume: "home".into() });
+    let refused = server.handle.command_wait(AdminCommand::Detach {
+        volume: "home".into(),
+        dirty: DirtyFate::WrittenBack,
+    });
     let Err(AdminError::ClientsConnected { peers, .. }) = refused else { panic!("{refused:?}") };
     assert_eq!(peers.len(), 1);
     let status = server.handle.status_wait().unwrap();
@@ -124,7 +128,7 @@ fn a_set_from_format_to_detach() {
     assert!(std::fs::read(place.path("origin")).unwrap() == content);
     while server
         .handle
-        .command_wait(AdminCommand::Detach { volume: "home".into() })
+        .command_wait(AdminCommand::Detach { volume: "home".into(), dirty: DirtyFate::WrittenBack })
         .is_err_and(|error| matches!(error, AdminError::ClientsConnected { .. }))
     {}
     let status = server.handle.status_wait().unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::event::{Command, CommandError, CommandId, Event, SavedMark};
+use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event, SavedMark};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, HostMark, OriginFacts, WritebackOrder};
 use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
@@ -99,6 +99,7 @@ impl World<'_> {
         }
         let index = self.random.index(self.volumes.len());
         if !self.volumes[index].is_served() {
+            self.maybe_give_up(index);
             return;
         }
         let choice = self.random.weighted(&administrator.weights);
@@ -120,7 +121,7 @@ impl World<'_> {
             0 => Some(Command::SetMode { volume, mode: *self.random.pick(&MODES) }),
             1 => Some(Command::Drain { volume }),
             2 => Some(Command::Invalidate { volume }),
-            3 => Some(Command::Detach { volume }),
+            3 => Some(Command::Detach { volume, dirty: self.choose_fate() }),
             4 => Some(Command::SetVolume { volume, settings: volume_settings(&mut self.random) }),
             5 => Some(Command::SetCacheSet { settings: set_settings(&mut self.random) }),
             _ => None,
@@ -154,6 +155,9 @@ impl World<'_> {
     }
 
     fn before_command(&mut self, index: usize, command: &Command) {
+        if let Command::Detach { dirty: DirtyFate::Discarded, .. } = command {
+            self.before_giving_up(index);
+        }
         let volume = &mut self.volumes[index];
         match command {
             Command::SetMode { mode, .. } => {
@@ -192,7 +196,10 @@ impl World<'_> {
 
     /// Attaches a volume that was detached.
     pub(crate) fn attach(&mut self, index: usize) {
-        if self.volumes[index].slot.is_some() || self.life.is_stopping {
+        if self.volumes[index].slot.is_some()
+            || self.life.is_stopping
+            || !self.is_origin_free(index)
+        {
             return;
         }
         if self.random.percent(50) {
@@ -229,7 +236,7 @@ impl World<'_> {
     /// Whether a detach of the volume in `slot` is under way.
     pub(crate) fn is_leaving(&self, slot: Option<VolumeSlot>) -> bool {
         self.administrator.pending.values().any(|pending| {
-            matches!(&pending.command, Command::Detach { volume } if Some(*volume) == slot)
+            matches!(&pending.command, Command::Detach { volume, .. } if Some(*volume) == slot)
         })
     }
 
@@ -281,7 +288,8 @@ impl World<'_> {
                 let dirty = if has_dirty { Dirty::Some } else { Dirty::None };
                 self.on_origin_changed(volume, dirty)
             }
-            Event::TableChanged | Event::CacheDegraded => Ok(()),
+            Event::OriginReleased { volume } => self.on_origin_released(volume),
+            Event::TableChanged | Event::CacheDegraded | Event::DirtyDiscarded { .. } => Ok(()),
         }
     }
 
@@ -394,7 +402,11 @@ impl World<'_> {
             CommandError::Poisoned | CommandError::Unreadable => {
                 self.has_failures() || self.may_have_poison
             }
-            CommandError::Cancelled => pending.is_cancelled || self.life.is_stopping,
+            CommandError::Cancelled => {
+                let is_given_up =
+                    pending.volume.is_some_and(|index| self.volumes[index].is_given_up);
+                pending.is_cancelled || self.life.is_stopping || is_given_up
+            }
             CommandError::Dirty => matches!(pending.command, Command::Invalidate { .. }),
             // Another command of this or any volume may be under way.
             CommandError::Busy => true,
@@ -423,6 +435,9 @@ impl World<'_> {
     ) -> Result<(), Halt> {
         let is_ok = result.is_ok();
         match pending.command {
+            Command::Detach { dirty: DirtyFate::Discarded, .. } if is_ok => {
+                return self.on_given_up(index);
+            }
             Command::Detach { .. } if is_ok => return self.on_detached(index, pending.moment),
             Command::Attach { .. } => {
                 let is_certain = is_ok || !self.has_failures();
@@ -431,7 +446,10 @@ impl World<'_> {
                 volume.slot = result.unwrap_or(None);
                 volume.mode = volume.config.mode;
                 volume.is_origin_whole = !volume.mode.keeps_dirty();
-                return match (is_ok, volume.slot) {
+                if is_ok {
+                    self.on_attached_again(index);
+                }
+                return match (is_ok, self.volumes[index].slot) {
                     (true, None) => violation("an attach without a slot", format!("{index}")),
                     _ => Ok(()),
                 };
@@ -519,15 +537,21 @@ impl World<'_> {
         volume.entry = TableEntry::Known;
         volume.is_origin_whole = true;
         volume.is_marked_dirty = false;
+        (volume.is_given_up, volume.was_in_order) = (false, false);
         if volume.origin.in_flight() > 0 {
             return violation("I/O to a detached origin is under way", format!("volume {index}"));
         }
         self.check_origin(index, "origin after detach")?;
+        self.plan_attach(index);
+        Ok(())
+    }
+
+    /// Most volumes come back some time after they were detached.
+    pub(crate) fn plan_attach(&mut self, index: usize) {
         if self.random.percent(80) {
             let time = self.now + self.random.below(1_000_000_000);
             self.agenda.push(time, Due::Attach(index));
         }
-        Ok(())
     }
 
     /// Checks what an origin alone holds now.

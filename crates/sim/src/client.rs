@@ -287,6 +287,8 @@ impl World<'_> {
             RequestError::Io if self.has_waited_enough(pending) => true,
             // Sent while recovery had not said yet that the origin has changed.
             RequestError::Io if volume.behind == Behind::Conflict => true,
+            // It needed an origin that is asked for nothing any more.
+            RequestError::Io if volume.is_given_up => true,
             RequestError::Io | RequestError::NoSpace => self.has_failures() || self.may_have_poison,
             RequestError::Shutdown => {
                 pending.is_forgotten

@@ -150,7 +150,11 @@ impl World<'_> {
             volume.is_origin_whole |= slot.is_none();
             volume.writes_sectors = false;
             volume.has_lost_writes = false;
-            if slot.is_none() {
+            volume.lingers_in = None;
+            volume.is_given_up &= slot.is_none();
+            if volume.is_given_up {
+                self.accept_origin(index)?;
+            } else if slot.is_none() {
                 self.check_origin(index, "origin of a detached volume")?;
             }
         }
@@ -251,22 +255,27 @@ impl World<'_> {
                 let context = format!("origin alone after {}", self.last_end);
                 self.check_origin(index, &context)?;
             } else if self.is_in_order(index) {
-                let media = volume.origin.media();
-                let checked = self
-                    .oracle
-                    .check_crash_state(index, &mut |run, bytes| media.read(run.first, bytes));
-                if let Err(mismatch) = checked {
-                    let context = format!("ordered origin alone after {}", self.last_end);
-                    return self.wrong_content(&context, index, mismatch);
-                }
+                let context = format!("ordered origin alone after {}", self.last_end);
+                self.check_order(index, &context)?;
             }
         }
         Ok(())
     }
 
+    /// Checks that an origin alone is a crash state of its volume.
+    pub(crate) fn check_order(&self, index: usize, context: &str) -> Result<(), Halt> {
+        let media = self.volumes[index].origin.media();
+        let checked =
+            self.oracle.check_crash_state(index, &mut |run, bytes| media.read(run.first, bytes));
+        match checked {
+            Ok(()) => Ok(()),
+            Err(mismatch) => self.wrong_content(context, index, mismatch),
+        }
+    }
+
     /// Whether the table on the device says that the volume is written home in order, and nothing
     /// that is known has broken it.
-    fn is_in_order(&self, index: usize) -> bool {
+    pub(crate) fn is_in_order(&self, index: usize) -> bool {
         let volume = &self.volumes[index];
         // What a write lost silently took along, nobody knows.
         let has_silent = self.config.silent.is_some();

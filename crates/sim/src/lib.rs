@@ -15,7 +15,8 @@
 //! - `faults.rs` decides what fails at a device; `silent.rs` what fails without a word, and who
 //!   must notice.
 //! - `world.rs` is the host around the engine, `client.rs` and `administrator.rs` those who use it,
-//!   `crash.rs` and `check.rs` what happens between and after.
+//!   `crash.rs` and `check.rs` what happens between and after, `giving_up.rs` what becomes of dirty
+//!   data that is thrown away.
 //! - [`fuzz`] hands damaged bytes to whatever reads a cache device.
 //! - [`response`] is no test by chance: how writeback answers a burst and a steady writer.
 //! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
@@ -35,6 +36,7 @@ pub mod device;
 pub mod event_hash;
 pub mod faults;
 pub mod fuzz;
+mod giving_up;
 mod hang;
 pub mod hunt;
 pub mod media;

@@ -425,6 +425,21 @@ impl Oracle {
         self.tick();
     }
 
+    /// Whatever was before: a volume begins with this content, and it is durable.
+    pub fn start_from(&mut self, run: Run, bytes: &[u8]) {
+        let now = self.tick();
+        let mut values = Vec::new();
+        for (sector, bytes) in (run.first..).zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            match stamp::read(bytes) {
+                Found::Stamp(stamp) => values.push((sector, stamp.write)),
+                Found::Zero => values.push((sector, ZERO)),
+                // What was there before any write is judged when it is read.
+                Found::Other => {}
+            }
+        }
+        self.settle(run, now, &values, &[]);
+    }
+
     fn push_recovered(&mut self, run: Run, now: u64) -> u32 {
         let id = self.push(run, WriteKind::Recovered, now);
         let write = &mut self.writes[id as usize];

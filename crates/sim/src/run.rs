@@ -164,6 +164,7 @@ pub struct Stats {
     pub beyond: u64,
     pub unannounced: u64,
     pub conflicts: u64,
+    pub given_up: u64,
 }
 
 /// Numbers and their names.
@@ -204,6 +205,7 @@ impl Stats {
             ("runs ended beyond any promise", self.beyond),
             ("origins written unannounced", self.unannounced),
             ("of these with dirty data", self.conflicts),
+            ("volumes given up", self.given_up),
         ]
     }
 }

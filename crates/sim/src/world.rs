@@ -154,6 +154,12 @@ pub(crate) struct SimVolume {
     pub(crate) awaits_warning: bool,
     /// The engine has said in this life that answered writes are lost.
     pub(crate) has_lost_writes: bool,
+    /// It was detached, or is to be, without its dirty data, and is not back yet.
+    pub(crate) is_given_up: bool,
+    /// The origin must be a crash state when it is.
+    pub(crate) was_in_order: bool,
+    /// Where the engine still has it, though it answered that it is detached.
+    pub(crate) lingers_in: Option<VolumeSlot>,
 }
 
 impl SimVolume {
@@ -456,7 +462,7 @@ impl<'a> World<'a> {
     fn is_log_held(&self) -> bool {
         let Some(engine) = self.engine.as_ref() else { return false };
         let now = self.time();
-        let states = [VolumeState::Quiesced, VolumeState::OriginMissing];
+        let states = [VolumeState::Quiesced, VolumeState::OriginMissing, VolumeState::Discarding];
         let held = (0..self.volumes.len()).filter_map(|index| self.status_in(index, &states));
         let held_blocks: u64 = held.map(|volume| volume.dirty_blocks).sum();
         let log_blocks = engine.status(now).map_or(u64::MAX, |status| {
@@ -633,7 +639,8 @@ impl<'a> World<'a> {
 
     /// The volume in a slot, also if the end of its attach was not polled yet.
     fn index_at(&self, slot: VolumeSlot) -> Option<usize> {
-        let known = self.volumes.iter().position(|volume| volume.slot == Some(slot));
+        let is_there = |volume: &SimVolume| volume.slot.or(volume.lingers_in) == Some(slot);
+        let known = self.volumes.iter().position(is_there);
         known.or_else(|| {
             let engine = self.engine.as_ref()?;
             let name = &engine.superblock().volume(slot)?.name;
@@ -756,5 +763,8 @@ fn new_volume(
         behind: Behind::Untouched,
         awaits_warning: false,
         has_lost_writes: false,
+        is_given_up: false,
+        was_in_order: false,
+        lingers_in: None,
     }
 }

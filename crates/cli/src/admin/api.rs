@@ -311,7 +311,24 @@ pub(crate) struct AttachRequest {
     pub(crate) logical_block_bytes: u32,
 }
 
-/// Names a volume: drain, detach, invalidate.
+/// Takes a volume off its cache device.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DetachRequest {
+    pub(crate) volume: String,
+    /// Its dirty data is thrown away, not written to its origin.
+    #[serde(default)]
+    pub(crate) discard_dirty: bool,
+}
+
+/// A volume is off its cache device.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Detached {
+    /// Dirty data that was thrown away.
+    #[serde(default)]
+    pub(crate) discarded_bytes: u64,
+}
+
+/// Names a volume: drain, invalidate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VolumeRequest {
     pub(crate) volume: String,

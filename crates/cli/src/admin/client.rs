@@ -12,7 +12,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
-use super::api::{AttachRequest, Done, ErrorReply, SetRequest, Status, VolumeRequest};
+use super::api::{
+    AttachRequest, DetachRequest, Detached, Done, ErrorReply, SetRequest, Status, VolumeRequest,
+};
 use super::socket;
 use crate::exit::{Exit, Failure};
 
@@ -109,8 +111,8 @@ impl AdminClient {
     }
 
     /// Detaches a volume.
-    pub(crate) async fn detach(&self, volume: &str) -> Result<(), Failure> {
-        self.post("/v1/detach", &VolumeRequest { volume: volume.to_owned() }).await
+    pub(crate) async fn detach(&self, request: &DetachRequest) -> Result<Detached, Failure> {
+        self.ask("/v1/detach", request).await
     }
 
     /// Forgets the clean copies of a volume.
@@ -124,10 +126,18 @@ impl AdminClient {
     }
 
     async fn post<B: Serialize>(&self, path: &str, body: &B) -> Result<(), Failure> {
+        let Done {} = self.ask(path, body).await?;
+        Ok(())
+    }
+
+    async fn ask<B: Serialize, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+    ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Failure::failed(format!("cannot form a request: {error}")))?;
-        let Done {} = self.request(Method::POST, path, body.into()).await?;
-        Ok(())
+        self.request(Method::POST, path, body.into()).await
     }
 
     async fn request<T: DeserializeOwned>(

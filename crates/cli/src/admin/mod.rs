@@ -19,15 +19,20 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use forebay_engine::event::DirtyFate;
 use forebay_engine::options::{SetSettings, VolumeSettings};
-use forebay_host::{AdminCommand, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket};
+use forebay_host::{
+    AdminCommand, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket,
+};
 use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
 use crate::exit::{Exit, Failure};
 use crate::{names, size};
-use api::{AttachRequest, Done, ErrorReply, SetRequest, Status, VolumeRequest};
+use api::{
+    AttachRequest, DetachRequest, Detached, Done, ErrorReply, SetRequest, Status, VolumeRequest,
+};
 
 /// How long answers under way may take to reach their clients when the daemon ends.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -153,8 +158,13 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// Runs a command to its end. An attach opens its origin first, off the runtime's thread.
 async fn command(handle: &ShardHandle, command: AdminCommand) -> Answered {
+    let _done = outcome_of(handle, command).await?;
+    Ok(Json(Done {}))
+}
+
+/// Runs a command to its end. An attach opens its origin first, off the runtime's thread.
+async fn outcome_of(handle: &ShardHandle, command: AdminCommand) -> Result<CommandDone, Failure> {
     let (sender, receiver) = oneshot::channel::<CommandOutcome>();
     let ticket = Arc::new(Mutex::new(None));
     let guard = CancelOnDrop { handle: handle.clone(), ticket: Arc::clone(&ticket) };
@@ -172,8 +182,7 @@ async fn command(handle: &ShardHandle, command: AdminCommand) -> Answered {
     let outcome = receiver.await.map_err(|_| gone())?;
     ticket.lock().expect("nobody panics with it").take();
     drop(guard);
-    outcome?;
-    Ok(Json(Done {}))
+    Ok(outcome?)
 }
 
 async fn get_status(State(Shared { handle, .. }): State<Shared>) -> Result<Json<Status>, Failure> {
@@ -210,9 +219,11 @@ async fn post_drain(
 
 async fn post_detach(
     State(Shared { handle, .. }): State<Shared>,
-    Json(VolumeRequest { volume }): Json<VolumeRequest>,
-) -> Answered {
-    command(&handle, AdminCommand::Detach { volume }).await
+    Json(DetachRequest { volume, discard_dirty }): Json<DetachRequest>,
+) -> Result<Json<Detached>, Failure> {
+    let dirty = if discard_dirty { DirtyFate::Discarded } else { DirtyFate::WrittenBack };
+    let done = outcome_of(&handle, AdminCommand::Detach { volume, dirty }).await?;
+    Ok(Json(Detached { discarded_bytes: done.discarded_bytes }))
 }
 
 async fn post_invalidate(

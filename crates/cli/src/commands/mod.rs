@@ -3,6 +3,7 @@
 mod attach;
 mod check;
 mod detach;
+mod discard_dirty;
 mod drain;
 pub(crate) mod format;
 mod invalidate;

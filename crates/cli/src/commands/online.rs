@@ -14,12 +14,12 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Waits for `work`, which writes back the dirty data of a volume, and shows how far it is. Ctrl-C
 /// drops the work: the daemon sees its client gone and gives the command up.
-pub(crate) async fn with_drain_progress(
+pub(crate) async fn with_drain_progress<T>(
     daemon: &AdminClient,
     volume: &str,
     label: &str,
-    work: impl Future<Output = Result<(), Failure>>,
-) -> Result<(), Failure> {
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     let mut most = dirty_bytes(daemon, volume).await.unwrap_or(0);
     let mut progress = (most > 0).then(|| Progress::start(label, Unit::Bytes, most));
     tokio::pin!(work);
@@ -75,7 +75,8 @@ async fn dirty_bytes(daemon: &AdminClient, name: &str) -> Option<u64> {
     Some(volume(daemon, name).await?.dirty_bytes)
 }
 
-async fn volume(daemon: &AdminClient, name: &str) -> Option<Volume> {
+/// What the daemon says of a volume.
+pub(crate) async fn volume(daemon: &AdminClient, name: &str) -> Option<Volume> {
     let status = daemon.status().await.ok()?;
     status.exports.into_iter().find(|export| export.name == name)?.volume
 }

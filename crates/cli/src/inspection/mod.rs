@@ -18,12 +18,12 @@ use std::time::Duration;
 use forebay_engine::error::{Corrupt, Place};
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::units::BLOCK_BYTES;
+use forebay_engine::units::{BLOCK_BYTES, VolumeId};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::exit::{Exit, Failure};
 pub(crate) use finding::{Finding, Findings, Severity};
-pub(crate) use segments::{SegmentCheck, SegmentCounts};
+pub(crate) use segments::{DirtyExtent, SegmentCheck, SegmentCounts};
 
 /// How often a held lock is asked for, and the pause between: five seconds in all. A daemon that
 /// has ended holds its lock until the kernel has taken its ring down, which was seen to take more
@@ -193,6 +193,23 @@ pub(crate) struct Inspection {
     pub(crate) superblocks: Superblocks,
     pub(crate) findings: Findings,
     pub(crate) counts: SegmentCounts,
+    dirty: Vec<DirtyExtent>,
+}
+
+impl Inspection {
+    /// Bytes of a volume that its origin may not have; what was written twice counts once.
+    pub(crate) fn dirty_bytes(&self, volume: VolumeId) -> u64 {
+        let of_it = self.dirty.iter().filter(|extent| extent.volume == volume);
+        let mut extents: Vec<(u64, u64)> =
+            of_it.map(|extent| (extent.start, extent.start + extent.block_count)).collect();
+        extents.sort_unstable();
+        let (mut blocks, mut through) = (0, 0);
+        for (start, end) in extents {
+            blocks += end.saturating_sub(start.max(through));
+            through = through.max(end);
+        }
+        blocks * BLOCK_BYTES as u64
+    }
 }
 
 /// Looks at everything that recovery relies on. `progress` is told how many segments are done.
@@ -212,16 +229,16 @@ pub(crate) fn inspect(
             findings.add_corrupt(if both { Severity::Damage } else { Severity::Note }, *corrupt);
         }
     }
-    let mut counts = SegmentCounts::default();
+    let (mut counts, mut dirty) = (SegmentCounts::default(), Vec::new());
     if let Some(checkpoint) = newest {
         let mut check = SegmentCheck::new(device, superblock, checkpoint, &mut findings);
         for segment in 0..superblock.geometry.segment_count {
             check.segment(segment)?;
             progress(segment + 1, superblock.geometry.segment_count);
         }
-        counts = check.finish();
+        (counts, dirty) = check.finish();
     }
-    Ok(Inspection { superblocks, findings, counts })
+    Ok(Inspection { superblocks, findings, counts, dirty })
 }
 
 fn note_superblocks(superblocks: &Superblocks, findings: &mut Findings) {

@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 use forebay_engine::error::{Corrupt, Place};
 use forebay_engine::format::checkpoint::{Bits, Checkpoint, SegmentLine, SegmentUse, bit};
 use forebay_engine::format::crc32c;
-use forebay_engine::format::record::{EntryKind, RecordHeader};
+use forebay_engine::format::record::{Entry, EntryKind, RecordHeader};
 use forebay_engine::format::summary::{PlacedEntry, Summary};
 use forebay_engine::format::superblock::Superblock;
-use forebay_engine::units::{BLOCK_BYTES, Crc32c, Generation, SequenceNumber};
+use forebay_engine::units::{BLOCK_BYTES, Crc32c, Generation, SequenceNumber, VolumeId};
 use serde::Serialize;
 
 use super::finding::Mismatch;
@@ -38,6 +38,14 @@ pub(crate) struct SegmentCounts {
     pub(crate) verified_block_count: u64,
 }
 
+/// Blocks that the origin may not have. Several may cover the same block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct DirtyExtent {
+    pub(crate) volume: VolumeId,
+    pub(crate) start: u64,
+    pub(crate) block_count: u64,
+}
+
 /// A walk through the segments of a device.
 pub(crate) struct SegmentCheck<'a> {
     device: &'a CacheDevice,
@@ -45,6 +53,7 @@ pub(crate) struct SegmentCheck<'a> {
     checkpoint: &'a Checkpoint,
     findings: &'a mut Findings,
     counts: SegmentCounts,
+    dirty: Vec<DirtyExtent>,
     /// Numbers of records behind the checkpoint, and those that they replace.
     sequences: BTreeSet<u64>,
     durable_through: u64,
@@ -112,6 +121,7 @@ impl<'a> SegmentCheck<'a> {
             checkpoint,
             findings,
             counts: SegmentCounts::default(),
+            dirty: Vec::new(),
             sequences: BTreeSet::new(),
             durable_through: 0,
         }
@@ -157,7 +167,7 @@ impl<'a> SegmentCheck<'a> {
     }
 
     /// All segments are done: is any record missing that was durable?
-    pub(crate) fn finish(self) -> SegmentCounts {
+    pub(crate) fn finish(self) -> (SegmentCounts, Vec<DirtyExtent>) {
         let first = self.checkpoint.sequence.0 + 1;
         let missing =
             (first..=self.durable_through).find(|number| !self.sequences.contains(number));
@@ -170,7 +180,7 @@ impl<'a> SegmentCheck<'a> {
                 found: "missing".to_owned(),
             });
         }
-        self.counts
+        (self.counts, self.dirty)
     }
 
     fn segment_blocks(&self) -> u32 {
@@ -335,7 +345,29 @@ impl<'a> SegmentCheck<'a> {
             }
         }
         self.counts.live_block_count += ones(&bits.live);
-        self.counts.dirty_block_count += ones(&bits.dirty);
+        for PlacedEntry { entry, block } in &walk.entries {
+            for offset in 0..entry.payload_blocks().max(1) {
+                if bit(&bits.dirty, block + offset) && self.is_current(entry) {
+                    self.counts.dirty_block_count += 1;
+                    self.note_dirty(entry, offset);
+                }
+            }
+        }
+    }
+
+    /// Whether the entry counts: what a volume left behind that was detached does not.
+    fn is_current(&self, entry: &Entry) -> bool {
+        let mut volumes = self.superblock.slots().map(|(_, volume)| volume);
+        volumes.any(|v| v.id == entry.volume && v.generation == entry.volume_generation)
+    }
+
+    /// Block `offset` of the entry's payload is dirty; of one without payload, all that it covers.
+    fn note_dirty(&mut self, entry: &Entry, offset: u32) {
+        let (start, block_count) = match entry.kind {
+            EntryKind::Data => (entry.start + u64::from(offset), 1),
+            _ => (entry.start, u64::from(entry.block_count)),
+        };
+        self.dirty.push(DirtyExtent { volume: entry.volume, start, block_count });
     }
 
     /// Payload of live blocks has the checksum of its record.
@@ -395,8 +427,10 @@ impl<'a> SegmentCheck<'a> {
             }
             self.counts.new_record_count += 1;
             self.counts.verified_block_count += u64::from(header.payload_blocks);
-            for entry in header.entries.iter().filter(|entry| entry.is_dirty) {
+            let is_dirty = |entry: &&Entry| entry.is_dirty && self.is_current(entry);
+            for entry in header.entries.iter().filter(is_dirty).copied().collect::<Vec<_>>() {
                 self.counts.new_dirty_block_count += u64::from(entry.block_count);
+                (0..entry.payload_blocks().max(1)).for_each(|at| self.note_dirty(&entry, at));
             }
             self.sequences.insert(header.sequence.0);
             self.sequences.extend(header.replaces.iter().map(|number| number.0));

@@ -9,6 +9,7 @@ mod comeback;
 mod crash;
 mod damage;
 mod demo;
+mod discard_dirty;
 mod format;
 mod online;
 mod origin_stalls;

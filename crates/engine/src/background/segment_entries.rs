@@ -86,6 +86,10 @@ impl Engine {
             self.on_ordered_entries(segment, entries);
             return;
         }
+        if let SummaryUser::Discard(slot) = user {
+            self.on_discarded_entries(segment, slot, entries);
+            return;
+        }
         let ranges = match entries {
             Some(entries) => self.ranges_of(entries),
             // Slow and rare: every extent is looked at.
@@ -94,6 +98,7 @@ impl Engine {
         match user {
             SummaryUser::Reclaim => self.on_reclaim_entries(segment, &ranges),
             SummaryUser::Writeback => self.on_writeback_entries(segment, &ranges),
+            SummaryUser::Discard(_) => unreachable!("answered above"),
         }
     }
 

@@ -7,15 +7,16 @@
 
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
-use crate::event::{Command, CommandError, CommandId, Event, SavedMark};
+use crate::event::{Command, CommandError, CommandId, DirtyFate, Event, SavedMark};
 use crate::format::superblock::{AddVolumeError, NewVolume};
 use crate::index::{Piece, Place};
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
 use crate::payload::Payload;
-use crate::units::VolumeSlot;
+use crate::units::{Time, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 
+mod discard;
 mod stop;
 
 pub(crate) use stop::StopStage;
@@ -25,6 +26,8 @@ enum Goal {
     Mode(CacheMode),
     Drain,
     Detach,
+    /// The volume leaves the table with its dirty data.
+    Discard,
     Invalidate,
     Settings,
     Order(WritebackOrder),
@@ -39,7 +42,11 @@ impl Goal {
         match self {
             Goal::Mode(mode) => !mode.keeps_dirty(),
             Goal::Drain | Goal::Detach | Goal::Order(_) => true,
-            Goal::Invalidate | Goal::Settings | Goal::Attach | Goal::AbandonAttach => false,
+            Goal::Discard
+            | Goal::Invalidate
+            | Goal::Settings
+            | Goal::Attach
+            | Goal::AbandonAttach => false,
         }
     }
 }
@@ -56,6 +63,10 @@ enum Stage {
     OrderBegins,
     /// The superblock is being written.
     Superblock,
+    /// The volume is out of the table; what is under way of it ends.
+    Resting { since: Time },
+    /// The segments give back what they kept for it; one of them may be being looked up.
+    Releasing { is_loading: bool },
     /// A checkpoint with the clean state is being written.
     Checkpoint,
     /// All is durable.
@@ -69,6 +80,8 @@ pub(crate) struct VolumeCommand {
     stage: Stage,
     /// Dirty data is to be written home in order from its end on, and was not before.
     enters_order: bool,
+    /// The operator was told already.
+    is_answered: bool,
 }
 
 /// Dirty blocks of an ordered volume that go home quickly, however slow the origin is.
@@ -86,8 +99,13 @@ impl VolumeCommand {
         self.goal.makes_clean() || self.enters_order
     }
 
-    pub(crate) fn is_attach(&self) -> bool {
-        matches!(self.goal, Goal::Attach | Goal::AbandonAttach)
+    /// Whether the volume is not in service yet, or never will be again.
+    pub(crate) fn is_unserved(&self) -> bool {
+        matches!(self.goal, Goal::Attach | Goal::AbandonAttach | Goal::Discard)
+    }
+
+    pub(crate) fn is_answered(&self) -> bool {
+        self.is_answered
     }
 
     pub(crate) fn is_leaving(&self) -> bool {
@@ -107,7 +125,12 @@ impl Engine {
         }
         match command {
             Command::Attach { volume, facts } => self.attach(id, &volume, facts),
-            Command::Detach { volume } => self.start_volume_command(id, volume, Goal::Detach),
+            Command::Detach { volume, dirty: DirtyFate::WrittenBack } => {
+                self.start_volume_command(id, volume, Goal::Detach);
+            }
+            Command::Detach { volume, dirty: DirtyFate::Discarded } => {
+                self.start_discard(id, volume);
+            }
             Command::SetMode { volume, mode } => {
                 self.start_volume_command(id, volume, Goal::Mode(mode));
             }
@@ -161,7 +184,8 @@ impl Engine {
             _ => false,
         };
         let enters_order = will_be_ordered && !volume.is_ordered();
-        volume.command = Some(VolumeCommand { id, goal, stage: Stage::Leaving, enters_order });
+        let stage = Stage::Leaving;
+        volume.command = Some(VolumeCommand { id, goal, stage, enters_order, is_answered: false });
     }
 
     fn set_volume(&mut self, id: CommandId, slot: VolumeSlot, settings: VolumeSettings) {
@@ -230,7 +254,8 @@ impl Engine {
         let volume = self.volume_mut(slot);
         volume.is_gated = true;
         let (goal, stage) = (Goal::Attach, Stage::OriginFlush);
-        volume.command = Some(VolumeCommand { id, goal, stage, enters_order: false });
+        volume.command =
+            Some(VolumeCommand { id, goal, stage, enters_order: false, is_answered: false });
         // Rule 8: what others wrote to the origin and did not flush could be promoted, and then be
         // lost by the origin alone.
         volume.flushes.join(Waiter::Command(slot));
@@ -271,8 +296,13 @@ impl Engine {
                 Stage::Leaving => self.advance_leaving(slot, command),
                 Stage::Gated => self.advance_gated(slot, command),
                 Stage::Done => self.finish_command(slot, command, payload),
-                Stage::OriginFlush | Stage::OrderBegins | Stage::Superblock | Stage::Checkpoint => {
-                }
+                Stage::Resting { since } => self.advance_resting(slot, since),
+                Stage::Releasing { is_loading: false } => self.advance_releasing(slot, payload),
+                Stage::Releasing { is_loading: true }
+                | Stage::OriginFlush
+                | Stage::OrderBegins
+                | Stage::Superblock
+                | Stage::Checkpoint => {}
             }
         }
         self.advance_stop(payload);
@@ -392,6 +422,7 @@ impl Engine {
             }
             Goal::Settings => {}
             Goal::Attach | Goal::AbandonAttach => unreachable!("nobody uses it yet"),
+            Goal::Discard => unreachable!("it has left the table"),
         }
         self.enter_superblock_stage(slot);
     }
@@ -403,14 +434,17 @@ impl Engine {
     pub(crate) fn wants_rest(&self) -> bool {
         let is_last_step = |volume: &Volume| match volume.command {
             Some(VolumeCommand { goal: Goal::Detach, stage, .. }) => match stage {
-                Stage::Leaving | Stage::OriginFlush => false,
                 Stage::Gated => volume.operations == 0 && volume.is_at_rest(),
                 Stage::OrderBegins | Stage::Superblock | Stage::Checkpoint | Stage::Done => true,
+                _ => false,
             },
             _ => false,
         };
         let is_serving = matches!(self.phase, Phase::Serving);
-        is_serving && (!self.has_clients() || self.volumes.iter().flatten().any(is_last_step))
+        is_serving
+            && (!self.has_clients()
+                || self.volumes.iter().flatten().any(is_last_step)
+                || self.slots().any(|slot| self.discard_wants_rest(slot)))
     }
 
     /// Whether no job of the engine has anything to do with the volume.
@@ -429,7 +463,7 @@ impl Engine {
         match command.stage {
             Stage::OriginFlush => self.on_new_origin_flushed(slot, ended),
             Stage::OrderBegins if ended == Ended::Well => self.change_table(slot, command),
-            Stage::Superblock => {
+            Stage::Superblock if command.goal != Goal::Discard => {
                 if command.makes_clean() {
                     // Promise 5: answers only when the clean state is durable.
                     self.set_stage(slot, Stage::Checkpoint);
@@ -439,7 +473,13 @@ impl Engine {
                 }
             }
             Stage::Checkpoint => self.set_stage(slot, Stage::Done),
-            Stage::Leaving | Stage::Gated | Stage::OrderBegins | Stage::Done => {}
+            Stage::Leaving
+            | Stage::Gated
+            | Stage::OrderBegins
+            | Stage::Superblock
+            | Stage::Resting { .. }
+            | Stage::Releasing { .. }
+            | Stage::Done => {}
         }
     }
 
@@ -453,7 +493,7 @@ impl Engine {
         if command.goal == Goal::AbandonAttach {
             self.remove_volume(slot, payload);
             result = Err(CommandError::OriginFailed);
-        } else if command.goal == Goal::Detach {
+        } else if matches!(command.goal, Goal::Detach | Goal::Discard) {
             if !self.is_quiet(slot) {
                 return;
             }
@@ -476,6 +516,10 @@ impl Engine {
             }
             self.release_gated(slot, payload);
         }
+        if command.is_answered {
+            self.events.push_back(Event::OriginReleased { volume: slot });
+            return;
+        }
         self.events.push_back(Event::TableChanged);
         self.end_command(command.id, result);
     }
@@ -491,6 +535,10 @@ impl Engine {
         let volume = self.volumes[usize::from(slot.0)].take().expect("it is detached now");
         assert_eq!(volume.operations, 0);
         assert_eq!(volume.dirty_blocks, 0);
+        if volume.service == Service::GivenUp {
+            // What its origin did says nothing of the next one in this slot.
+            self.writeback.pauses.forget(slot);
+        }
         for request in volume.gated {
             self.start_request(request, payload);
         }

@@ -40,7 +40,8 @@ impl Engine {
     /// Gives the cache device up. A volume without dirty data is held back until the host state
     /// file says that it was served without its cache (rule 10), then served from its origin; one
     /// with dirty data keeps everything as it is, and its requests wait for the device or fail. One
-    /// whose attach is under way is not served by anybody: its command fails, and nobody waits.
+    /// whose attach is under way, or that is given up, is not served by anybody: its command fails,
+    /// and nobody waits.
     pub(crate) fn fail_cache(&mut self, failure: CacheFailure) {
         if self.is_cache_failed() {
             return;
@@ -56,8 +57,8 @@ impl Engine {
             let volume = self.volume_mut(slot);
             let has_dirty = volume.dirty_blocks > 0 && (volume.mode.keeps_dirty() || is_stuck);
             volume.service = Service::Quiesced;
-            let is_new = volume.command.as_ref().is_some_and(VolumeCommand::is_attach);
-            volume.is_gated = !has_dirty && !is_new && volume.facts.is_some();
+            let is_unserved = volume.command.as_ref().is_some_and(VolumeCommand::is_unserved);
+            volume.is_gated = !has_dirty && !is_unserved && volume.facts.is_some();
             if volume.is_gated {
                 clean_volumes.push(slot);
             }
@@ -97,7 +98,9 @@ impl Engine {
             } else {
                 self.release_gated(slot, payload);
             }
-            if let Some(command) = self.volume_mut(slot).command.take() {
+            if let Some(command) = self.volume_mut(slot).command.take()
+                && !command.is_answered()
+            {
                 self.end_command(command.id(), Err(CommandError::CacheFailed));
             }
         }

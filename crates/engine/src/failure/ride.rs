@@ -201,7 +201,11 @@ impl Engine {
         let operation = &self.operations[operation];
         let volume = self.volume(operation.request.volume);
         // On a cache device that is gone the request waits for that, as a whole.
-        let is_served = volume.service != Service::Quiesced || volume.waits_for_host();
+        let is_served = match volume.service {
+            Service::Quiesced => volume.waits_for_host(),
+            Service::GivenUp => false,
+            _ => true,
+        };
         limit_ms(&volume.settings).is_some()
             && !operation.is_answered
             && self.stopping.is_none()

@@ -7,7 +7,7 @@ use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::CacheFailure;
 use crate::index::{BlankKind, Place};
-use crate::io::{Device, IoKind, IoResult};
+use crate::io::{Device, IoError, IoKind, IoResult};
 use crate::options::CacheMode;
 use crate::payload::Payload;
 use crate::request::RequestError;
@@ -106,6 +106,12 @@ impl Engine {
                 continue;
             }
             volume.flushes.begin();
+            if volume.service == Service::GivenUp {
+                // Its origin may never answer; nothing of it counts as durable any more.
+                self.on_origin_flush_complete(slot, Err(IoError::Gone));
+                continue;
+            }
+            let volume = self.volume_mut(slot);
             volume.counters.origin_flushes += 1;
             let facts = volume.facts.expect("a missing origin is never written");
             let has_cache = facts.has_volatile_cache;

@@ -255,7 +255,7 @@ impl Engine {
         let volume = self.volume(slot);
         match volume.service {
             Service::WithoutCache => CacheMode::Passthrough,
-            Service::Cached | Service::Quiesced => volume.mode,
+            Service::Cached | Service::Quiesced | Service::GivenUp => volume.mode,
         }
     }
 }

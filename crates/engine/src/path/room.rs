@@ -10,6 +10,7 @@
 //! appended. Who finds no room in spite of it waits again, in its old place.
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use crate::engine::Engine;
 use crate::log::Stream;
@@ -18,6 +19,7 @@ use crate::payload::Payload;
 use crate::range_lock::LockOwner;
 use crate::request::RequestError;
 use crate::slab::Key;
+use crate::units::VolumeSlot;
 use crate::wake::{Ended, Waiter};
 
 /// Place in the queue of writes that wait for room; lower ones were there first.
@@ -154,6 +156,22 @@ impl Engine {
     pub(crate) fn wake_blank_waiters(&mut self) {
         if self.room.waits_for_blanks && self.has_blank_room() {
             self.wake_others(Ended::Well);
+        }
+    }
+
+    /// Nobody brings room for what the volume is to write any more.
+    pub(crate) fn fail_room_waiters_of(&mut self, slot: VolumeSlot) {
+        let is_of_it = |key: &Key| self.units[*key].slot == slot;
+        let waiting = self.room.waiting.iter().filter(|(_, key)| is_of_it(key));
+        let in_turn: Vec<Ticket> = waiting.map(|(ticket, _)| *ticket).collect();
+        let others: Vec<Key> = self.room.others.iter().copied().filter(is_of_it).collect();
+        for ticket in in_turn {
+            let key = self.room.waiting.remove(&ticket).expect("just found");
+            self.wake(Waiter::Unit(key), Ended::Failed);
+        }
+        self.room.others.retain(|key| !others.contains(key));
+        for key in others {
+            self.wake(Waiter::Unit(key), Ended::Failed);
         }
     }
 

@@ -542,7 +542,9 @@ impl Engine {
             }
             UnitState::Room | UnitState::Starting => {
                 let is_stop = self.stopping.is_some() && !self.is_cache_failed();
-                let error = if is_stop { RequestError::Shutdown } else { RequestError::Io };
+                let is_given_up = self.volume(unit.slot).service == Service::GivenUp;
+                let error =
+                    if is_stop || is_given_up { RequestError::Shutdown } else { RequestError::Io };
                 self.release_unlocked(key, error, payload);
             }
             _ => self.end_unit(key, Err(RequestError::Io), payload),

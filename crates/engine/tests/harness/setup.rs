@@ -35,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) discards: bool,
     pub(crate) has_volatile_cache: bool,
     pub(crate) origin_discards: bool,
+    /// Volumes whose origins are not there at the next start.
+    pub(crate) missing: Vec<u16>,
 }
 
 impl Setup {
@@ -53,6 +55,7 @@ impl Setup {
             discards: true,
             has_volatile_cache: true,
             origin_discards: true,
+            missing: Vec::new(),
         }
     }
 

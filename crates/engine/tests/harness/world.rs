@@ -401,7 +401,7 @@ impl World {
             .slots()
             .map(|(slot, _)| OriginOpening {
                 slot,
-                facts: Some(facts),
+                facts: (!self.setup.missing.contains(&slot.0)).then_some(facts),
                 mark: marks.get(usize::from(slot.0)).copied().unwrap_or_default(),
             })
             .collect()

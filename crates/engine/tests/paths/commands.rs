@@ -1,6 +1,6 @@
 //! Commands end, and do not wait for background work that is not theirs.
 
-use forebay_engine::event::{Command, CommandError};
+use forebay_engine::event::{Command, CommandError, DirtyFate};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::units::VolumeSlot;
@@ -54,7 +54,8 @@ fn a_stop_does_not_wait_for_the_rest_of_a_window() {
 #[test]
 fn a_detach_does_not_wait_for_the_window_of_another_volume() {
     let mut world = in_a_long_window(&[CacheMode::Writeback, CacheMode::Writethrough]);
-    let detach = world.command(Command::Detach { volume: VolumeSlot(1) });
+    let detach =
+        world.command(Command::Detach { volume: VolumeSlot(1), dirty: DirtyFate::WrittenBack });
     complete_those(&mut world, origin::write(0));
     world.idle_except(50, origin::write(0));
     assert_eq!(world.command_result(detach), Some(Ok(Some(VolumeSlot(1)))));

@@ -2,7 +2,7 @@
 //! keep of what was answered is named.
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{Command, CommandError, Event, SavedMark};
+use forebay_engine::event::{Command, CommandError, DirtyFate, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::request::RequestError;
@@ -172,7 +172,8 @@ fn a_volume_whose_detach_landed_as_the_device_went_is_not_there_any_more() {
     let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
     world.write_now(1, 9, 1, 7);
     world.write_now(0, 0, 1, 1);
-    let detach = world.command(Command::Detach { volume: VolumeSlot(1) });
+    let detach =
+        world.command(Command::Detach { volume: VolumeSlot(1), dirty: DirtyFate::WrittenBack });
     world.idle_except(10_000, cache::superblock);
     let write = world.write(0, 1, 1, 2);
     let first = world.find(cache::superblock)[0];
@@ -198,7 +199,11 @@ fn a_volume_whose_attach_the_loss_ended_holds_nothing_up() {
     let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]).start();
     world.write_now(1, 0, 1, 1);
     world.flush_now(1);
-    assert!(world.command_now(Command::Detach { volume: VolumeSlot(0) }).is_ok());
+    assert!(
+        world
+            .command_now(Command::Detach { volume: VolumeSlot(0), dirty: DirtyFate::WrittenBack })
+            .is_ok()
+    );
     let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
     let attach = world.command(Command::Attach { volume, facts });
     let write = world.write(1, 1, 1, 2);

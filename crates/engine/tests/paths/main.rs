@@ -8,6 +8,7 @@ mod harness;
 mod accounting;
 mod commands;
 mod degraded;
+mod discard_dirty;
 mod flushes;
 mod full_cache;
 mod gathered;

@@ -1,7 +1,7 @@
 //! Rule 8: recovery believes what is whole, reports what is missing, and serves only then.
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{Command, CommandError, Event};
+use forebay_engine::event::{Command, CommandError, DirtyFate, Event};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, HostMark, SetSettings};
 use forebay_engine::units::{SequenceNumber, VolumeSlot};
@@ -441,7 +441,10 @@ fn a_device_that_goes_while_recovery_writes_to_it_is_recovered_again() {
 #[test]
 fn the_origin_of_a_new_volume_is_flushed_before_it_is_served() {
     let mut world = of(CacheMode::Writearound);
-    assert_eq!(world.command_now(Command::Detach { volume: SLOT }), Ok(Some(SLOT)));
+    assert_eq!(
+        world.command_now(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack }),
+        Ok(Some(SLOT))
+    );
     let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
     let attach = world.command(Command::Attach { volume, facts });
     let flush = world.the(origin::flush(0));
@@ -457,7 +460,10 @@ fn the_origin_of_a_new_volume_is_flushed_before_it_is_served() {
 #[test]
 fn a_new_volume_whose_origin_cannot_be_flushed_is_not_attached() {
     let mut world = of(CacheMode::Writearound);
-    assert_eq!(world.command_now(Command::Detach { volume: SLOT }), Ok(Some(SLOT)));
+    assert_eq!(
+        world.command_now(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack }),
+        Ok(Some(SLOT))
+    );
     let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
     let command = Command::Attach { volume, facts };
     let attach = world.command(command.clone());

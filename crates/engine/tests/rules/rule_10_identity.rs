@@ -1,6 +1,6 @@
 //! Rule 10: identity of volumes, generations, and the host state file.
 
-use forebay_engine::event::{Command, CommandError, Event, SavedMark};
+use forebay_engine::event::{Command, CommandError, DirtyFate, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::status::VolumeState;
@@ -110,7 +110,7 @@ fn detach_voids_and_ids_are_never_used_again() {
     let mut world = of(CacheMode::Writeback);
     world.write_now(0, 0, 1, 1);
     let old = world.stored_superblock().volume(SLOT).expect("in the table").clone();
-    let result = world.command_now(Command::Detach { volume: SLOT });
+    let result = world.command_now(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack });
     assert_eq!(result, Ok(Some(SLOT)));
     assert_eq!(world.on_origin(0, 0), Content::Tag(1), "the origin goes as it should be");
     assert!(world.stored_superblock().volume(SLOT).is_none());
@@ -135,7 +135,7 @@ fn detach_voids_and_ids_are_never_used_again() {
 fn a_slot_is_not_free_before_its_detach_has_ended() {
     let mut world = of(CacheMode::Writeback);
     world.write_now(0, 0, 1, 1);
-    let detach = world.command(Command::Detach { volume: SLOT });
+    let detach = world.command(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack });
     world.settle_except(cache::superblock);
     let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
     let attach = Command::Attach { volume, facts };

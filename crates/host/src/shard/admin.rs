@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
-use forebay_engine::event::{Command, CommandError, CommandId, Event};
+use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
 
 use super::ShardError;
 use super::exports::{ExportFacts, Target};
-use super::handle::{AdminCommand, AdminError, Answer, BlockRun, Message, ShardCommand};
+use super::handle::{
+    AdminCommand, AdminError, BlockRun, CommandAnswer, CommandDone, Message, ShardCommand,
+};
 use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
 use super::status::{ExportReport, ShardStatus};
@@ -18,8 +20,6 @@ use crate::set::OriginError;
 
 /// Most blocks of one block map: an index walk of some milliseconds.
 const MAP_BLOCKS_MAX: u64 = 1 << 20;
-
-type CommandAnswer = Answer<Option<VolumeSlot>, AdminError>;
 
 impl Running {
     /// Somebody asks for something.
@@ -67,7 +67,7 @@ impl Running {
                 size_bytes: export.facts.size_bytes,
                 logical_block_bytes: export.facts.logical_block_bytes,
                 is_read_only: export.facts.is_read_only,
-                unavailable: export.unavailable.clone(),
+                unavailable: export.unavailable(),
                 volume,
                 latency: export.latencies.report(),
             }
@@ -103,7 +103,11 @@ impl Running {
         }
         if self.set.is_none() {
             // A shard of bare devices has nothing else to finish.
-            answer.send(if is_stop { Ok(None) } else { Err(AdminError::NoCacheSet) });
+            answer.send(if is_stop {
+                Ok(CommandDone::default())
+            } else {
+                Err(AdminError::NoCacheSet)
+            });
             return;
         }
         match self.engine_command(command) {
@@ -134,7 +138,7 @@ impl Running {
         };
         match command {
             AdminCommand::Attach { .. } => panic!("the handle opens the origin first"),
-            AdminCommand::Detach { volume } => self.detach(volume),
+            AdminCommand::Detach { volume, dirty } => self.detach(volume, dirty),
             AdminCommand::SetMode { volume, mode } => {
                 other(Command::SetMode { volume: slot(&volume)?, mode })
             }
@@ -199,7 +203,11 @@ impl Running {
         Ok((Command::Attach { volume, facts }, CommandKind::Attach { device, facts: export }))
     }
 
-    fn detach(&mut self, volume: String) -> Result<(Command, CommandKind), AdminError> {
+    fn detach(
+        &mut self,
+        volume: String,
+        dirty: DirtyFate,
+    ) -> Result<(Command, CommandKind), AdminError> {
         let set = self.set.as_ref().expect("the caller has looked");
         let Some(slot) = set.slot_named(&volume) else {
             return Err(AdminError::NoSuchVolume { name: volume });
@@ -209,9 +217,10 @@ impl Running {
             if !peers.is_empty() {
                 return Err(AdminError::ClientsConnected { volume, peers });
             }
-            self.exports.set_unavailable(export, Some("it is being detached".to_owned()));
+            self.exports.begin_detach(export);
         }
-        Ok((Command::Detach { volume: slot }, CommandKind::Detach { slot }))
+        let kind = CommandKind::Detach { slot, discarded_bytes: 0 };
+        Ok((Command::Detach { volume: slot, dirty }, kind))
     }
 
     /// The engine tells something.
@@ -247,6 +256,10 @@ impl Running {
             Event::DirtyEnded { volume } => set.unmark_dirty(volume),
             Event::OriginChanged { volume, has_dirty: false } => set.warn_of_change(volume),
             Event::OriginChanged { volume, has_dirty: true } => set.warn_of_conflict(volume),
+            Event::DirtyDiscarded { volume, block_count } => {
+                set.note_discarded(volume, block_count * BLOCK_BYTES as u64);
+            }
+            Event::OriginReleased { volume } => self.close_origin(volume),
             Event::CacheDegraded => tracing::error!(
                 "the cache device fails again and again: nothing new is cached, dirty data is \
                  written back; check or replace the device, then restart"
@@ -301,6 +314,7 @@ impl Running {
             return;
         };
         let PendingCommand { kind, answer, .. } = set.commands.swap_remove(place);
+        let mut done = CommandDone::default();
         match kind {
             CommandKind::Other => {}
             CommandKind::Stop => {
@@ -317,23 +331,33 @@ impl Running {
                 }
                 Ok(None) | Err(_) => self.devices.remove(&mut self.ring, device),
             },
-            CommandKind::Detach { slot } => {
-                let export = self.exports.of_volume(slot);
-                if result.is_err() {
-                    if let Some(export) = export {
-                        self.exports.set_unavailable(export, None);
-                    }
-                } else {
-                    if let Some(export) = export {
+            CommandKind::Detach { slot, discarded_bytes } => {
+                done.discarded_bytes = discarded_bytes;
+                // Another detach, that throws dirty data away, may have ended this one.
+                let goes_on = set.is_detaching(slot);
+                let is_released = set.engine.volume_ids().all(|(other, _)| other != slot);
+                if let Some(export) = self.exports.of_volume(slot) {
+                    if result.is_ok() {
                         self.exports.remove(export);
+                    } else if !goes_on {
+                        self.exports.cancel_detach(export);
                     }
-                    if let Some(device) = set.origin(slot) {
-                        set.set_origin(slot, None);
-                        self.devices.remove(&mut self.ring, device);
-                    }
+                }
+                // Else operations of the origin are under way, and the engine says when they end.
+                if result.is_ok() && is_released {
+                    self.close_origin(slot);
                 }
             }
         }
-        answer.send(result.map_err(AdminError::Engine));
+        answer.send(result.map(|_| done).map_err(AdminError::Engine));
+    }
+
+    /// Nobody uses the origin of a volume any more.
+    fn close_origin(&mut self, slot: VolumeSlot) {
+        let set = self.set.as_mut().expect("it is of a volume");
+        if let Some(device) = set.origin(slot) {
+            set.set_origin(slot, None);
+            self.devices.remove(&mut self.ring, device);
+        }
     }
 }

@@ -46,9 +46,18 @@ pub(crate) struct Export {
     pub(crate) facts: ExportFacts,
     pub(crate) target: Target,
     pub(crate) latencies: Latencies,
-    /// Why it cannot be connected to, if it cannot.
-    pub(crate) unavailable: Option<String>,
+    /// Why its device cannot be served, if it cannot.
+    unavailable: Option<String>,
+    is_detaching: bool,
     is_removed: bool,
+}
+
+impl Export {
+    /// Why it cannot be connected to, if it cannot.
+    pub(crate) fn unavailable(&self) -> Option<String> {
+        let is_detaching = self.is_detaching.then(|| "it is being detached".to_owned());
+        self.unavailable.clone().or(is_detaching)
+    }
 }
 
 /// All exports of a shard.
@@ -78,7 +87,9 @@ impl ExportTable {
         info(&facts).validate().map_err(|error| refuse(error.to_string()))?;
         let number = ExportNumber(u32::try_from(self.exports.len()).expect("attaches are few"));
         let latencies = Latencies::new();
-        self.exports.push(Export { facts, target, latencies, unavailable, is_removed: false });
+        let (is_detaching, is_removed) = (false, false);
+        let export = Export { facts, target, latencies, unavailable, is_detaching, is_removed };
+        self.exports.push(export);
         self.offer();
         Ok(number)
     }
@@ -89,9 +100,15 @@ impl ExportTable {
         self.offer();
     }
 
-    /// Hides an export from clients that connect later, with the reason, or shows it again.
-    pub(crate) fn set_unavailable(&mut self, number: ExportNumber, reason: Option<String>) {
-        self.exports[number.0 as usize].unavailable = reason;
+    /// Hides an export from clients that connect later.
+    pub(crate) fn begin_detach(&mut self, number: ExportNumber) {
+        self.exports[number.0 as usize].is_detaching = true;
+        self.offer();
+    }
+
+    /// Shows an export again whose detach has failed, if it was available before.
+    pub(crate) fn cancel_detach(&mut self, number: ExportNumber) {
+        self.exports[number.0 as usize].is_detaching = false;
         self.offer();
     }
 
@@ -106,7 +123,8 @@ impl ExportTable {
         self.offered.clear();
         self.offered_numbers.clear();
         for (number, export) in (0..).map(ExportNumber).zip(&self.exports) {
-            if !export.is_removed && export.unavailable.is_none() {
+            let is_hidden = export.is_removed || export.is_detaching;
+            if !is_hidden && export.unavailable.is_none() {
                 self.offered.push(info(&export.facts));
                 self.offered_numbers.push(number);
             }

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{CommandError, CommandId};
+use forebay_engine::event::{CommandError, CommandId, DirtyFate};
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use forebay_engine::status::BlockState;
-use forebay_engine::units::VolumeSlot;
 use thiserror::Error;
 
 use super::comeback::Returned;
@@ -44,10 +43,13 @@ pub enum AdminCommand {
         /// 512 or 4096.
         logical_block_bytes: u32,
     },
-    /// Write everything back and remove the volume. Refused while clients are connected.
+    /// Write everything back, or throw it away, and remove the volume. Refused while clients are
+    /// connected.
     Detach {
         /// The volume.
         volume: String,
+        /// What becomes of its dirty data.
+        dirty: DirtyFate,
     },
     /// Change the cache mode.
     SetMode {
@@ -161,8 +163,15 @@ fn command_error_text(error: CommandError) -> &'static str {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(pub(crate) CommandId);
 
-/// What a command did: the slot of an attached volume.
-pub type CommandOutcome = Result<Option<VolumeSlot>, AdminError>;
+/// What a command did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CommandDone {
+    /// Bytes of dirty data that it threw away.
+    pub discarded_bytes: u64,
+}
+
+/// How a command ended.
+pub type CommandOutcome = Result<CommandDone, AdminError>;
 
 /// A run of blocks: first block, number of blocks, state.
 pub type BlockRun = (u64, u64, BlockState);
@@ -220,7 +229,7 @@ pub(crate) enum ShardCommand {
 }
 
 /// Where the outcome of a command goes.
-type CommandAnswer = Answer<Option<VolumeSlot>, AdminError>;
+pub(super) type CommandAnswer = Answer<CommandDone, AdminError>;
 
 /// What travels to the shard.
 pub(crate) enum Message {

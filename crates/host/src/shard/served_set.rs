@@ -17,7 +17,7 @@ use forebay_engine::units::{Time, VolumeId, VolumeSlot};
 use super::ShardError;
 use super::comeback::Comeback;
 use super::exports::{ExportFacts, ExportTable, Target};
-use super::handle::{AdminError, Answer, NotServing};
+use super::handle::{AdminError, Answer, CommandAnswer, CommandDone, NotServing};
 use super::status::SetReport;
 use crate::buffer_pool::BufferPool;
 use crate::device::{DeviceId, DeviceTable, OpenedDevice};
@@ -45,7 +45,7 @@ pub(super) enum SetPhase {
 pub(super) struct PendingCommand {
     pub(super) id: CommandId,
     pub(super) kind: CommandKind,
-    pub(super) answer: Answer<Option<VolumeSlot>, AdminError>,
+    pub(super) answer: CommandAnswer,
 }
 
 /// What the host must do when a command has ended.
@@ -53,7 +53,7 @@ pub(super) enum CommandKind {
     /// Put the origin to work.
     Attach { device: DeviceId, facts: ExportFacts },
     /// Close the origin.
-    Detach { slot: VolumeSlot },
+    Detach { slot: VolumeSlot, discarded_bytes: u64 },
     /// End the shard.
     Stop,
     /// Nothing.
@@ -75,7 +75,7 @@ pub(super) struct ServedSet {
     pub(super) phase: SetPhase,
     pub(super) commands: Vec<PendingCommand>,
     pub(super) serving_answers: Vec<Answer<(), NotServing>>,
-    stop_answer: Option<Answer<Option<VolumeSlot>, AdminError>>,
+    stop_answer: Option<CommandAnswer>,
     pub(super) comeback: Comeback,
     /// Recoveries of a device that came back which failed.
     pub(super) failed_comebacks: u32,
@@ -198,6 +198,24 @@ impl ServedSet {
         self.commands.iter().any(|command| matches!(command.kind, CommandKind::Attach { .. }))
     }
 
+    /// Whether a detach of the volume is under way.
+    pub(super) fn is_detaching(&self, slot: VolumeSlot) -> bool {
+        let mut kinds = self.commands.iter().map(|command| &command.kind);
+        kinds.any(|kind| matches!(kind, CommandKind::Detach { slot: other, .. } if *other == slot))
+    }
+
+    /// Dirty data of a volume is gone, as its operator wished.
+    pub(super) fn note_discarded(&mut self, slot: VolumeSlot, bytes: u64) {
+        for command in &mut self.commands {
+            if let CommandKind::Detach { slot: other, discarded_bytes } = &mut command.kind
+                && *other == slot
+            {
+                *discarded_bytes = bytes;
+            }
+        }
+        tracing::warn!(slot = slot.0, bytes, "the dirty data of a volume was thrown away");
+    }
+
     /// Lets the engine see the time, and saves the state file if that is due.
     pub(super) fn handle_time(&mut self, now: Time, pool: &mut BufferPool) {
         if self.engine.poll_wakeup().is_some_and(|wakeup| wakeup <= now) {
@@ -272,7 +290,8 @@ impl ServedSet {
         tracing::error!(
             "volume `{name}`: its origin {origin} was written while forebay did not serve it, and \
              dirty data for it is in the cache; the volume is not served. Undo the change on the \
-             origin and restart, or give the dirty data up with `forebay wipe --force`"
+             origin and restart, or give the dirty data up with `forebay detach {name} \
+             --discard-dirty`"
         );
     }
 
@@ -339,7 +358,7 @@ impl ServedSet {
     pub(super) fn handle_stopped(
         &mut self,
         result: Result<(), forebay_engine::event::CommandError>,
-        answer: Answer<Option<VolumeSlot>, AdminError>,
+        answer: CommandAnswer,
     ) {
         self.phase = SetPhase::Stopped(result);
         self.stop_answer = Some(answer);
@@ -355,7 +374,7 @@ impl ServedSet {
             self.save_state(now);
         }
         if let (SetPhase::Stopped(result), Some(answer)) = (&self.phase, self.stop_answer.take()) {
-            answer.send(result.map(|()| None).map_err(AdminError::Engine));
+            answer.send(result.map(|()| CommandDone::default()).map_err(AdminError::Engine));
         }
     }
 

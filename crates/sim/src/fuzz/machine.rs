@@ -353,6 +353,8 @@ impl Machine {
             | Event::CacheFailed { .. }
             | Event::CacheDegraded
             | Event::WritesLost { .. }
+            | Event::DirtyDiscarded { .. }
+            | Event::OriginReleased { .. }
             | Event::TableChanged => {}
         }
     }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use forebay_engine::event::{Command, CommandError, CommandId};
+use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate};
 use forebay_engine::format::superblock::{SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::CacheMode;
@@ -42,7 +42,7 @@ impl Reference {
         self.is_stopping |= command == Command::Stop;
         let must_wait = match command {
             Command::Stop => !self.tasks.is_empty() || !self.waiting.is_empty(),
-            Command::Detach { volume } => {
+            Command::Detach { volume, .. } => {
                 let tasks = self.tasks.values().map(|task| &task.request);
                 tasks.chain(&self.waiting).any(|request| request.volume == volume)
             }
@@ -78,7 +78,8 @@ impl Reference {
     /// Drain, detach and stop answer when what clients wrote is durable.
     fn flushes_for(&mut self, command: &Command) -> VecDeque<(Device, IoKind)> {
         match command {
-            Command::Drain { volume } | Command::Detach { volume } => {
+            Command::Drain { volume }
+            | Command::Detach { volume, dirty: DirtyFate::WrittenBack } => {
                 let exists = self.superblock.volume(*volume).is_some();
                 exists.then_some((Device::Origin(*volume), IoKind::Flush)).into_iter().collect()
             }
@@ -98,7 +99,7 @@ impl Reference {
                 let slot = added.map_err(|_| CommandError::NameTaken)?;
                 return Ok(TableChange::To(Some(slot)));
             }
-            Command::Detach { volume } => {
+            Command::Detach { volume, .. } => {
                 if self.superblock.volume(*volume).is_none() {
                     return Err(CommandError::NoSuchVolume);
                 }
@@ -184,7 +185,7 @@ impl Reference {
 
 pub(super) fn volume_of(command: &Command) -> Option<VolumeSlot> {
     match command {
-        Command::Detach { volume }
+        Command::Detach { volume, .. }
         | Command::SetMode { volume, .. }
         | Command::Drain { volume }
         | Command::Invalidate { volume }

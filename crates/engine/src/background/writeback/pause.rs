@@ -62,6 +62,11 @@ impl Pauses {
         }
     }
 
+    /// The volume is gone; another one may come under its slot.
+    pub(crate) fn forget(&mut self, slot: VolumeSlot) {
+        self.0.retain(|pause| pause.slot != slot);
+    }
+
     fn find(&self, slot: VolumeSlot) -> Option<&Pause> {
         self.0.iter().find(|pause| pause.slot == slot)
     }

@@ -395,6 +395,10 @@ impl Engine {
     fn write_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = &self.writeback.runs[key];
         let slot = run.slot;
+        if self.volume(slot).service == Service::GivenUp {
+            self.end_run(key, payload);
+            return;
+        }
         let mut stretches: Vec<(u64, u64)> = Vec::new();
         for (block, _) in (run.start()..).zip(&run.is_good).filter(|(_, is_good)| **is_good) {
             match stretches.last_mut() {
