@@ -47,7 +47,7 @@ fn a_long_time_at_the_limit_of_the_origin_leaves_no_debt() {
 
 #[test]
 fn a_writer_that_stops_leaves_its_target_dirty() {
-    let step = Step { stream_bytes_per_second: 400 << 10, stream_seconds: 300, ..Step::usual(1) };
+    let step = Step { stream_bytes_per_second: 64 << 10, stream_seconds: 600, ..Step::usual(1) };
     let response = respond(&step);
     let (step, overshoot) = (response.step_bytes(), response.overshoot_bytes());
     assert!(overshoot * 100 <= step * OVERSHOOT_PERCENT, "{overshoot} of {step}");

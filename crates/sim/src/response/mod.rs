@@ -66,7 +66,7 @@ impl Step {
         Step {
             seed,
             burst_bytes: 8 << 20,
-            stream_bytes_per_second: 80 << 10,
+            stream_bytes_per_second: 48 << 10,
             stream_seconds: 900,
             rest_seconds: 300,
         }
