@@ -31,6 +31,9 @@ use crate::wake::{Ended, Waiter};
 /// Longest wait that one part of a request adds, in nanoseconds. Whatever is measured wrongly, each
 /// writer goes on.
 const STEP_NS_MAX: u64 = 1_000_000_000;
+/// Up to here waits grow: a writer goes on at an eighth of the speed of writeback at least, also in
+/// order and at the hard mark, so that it does not stand still until a window is home.
+const EXCESS_MAX: u64 = EXCESS_FULL * 8 / 9;
 /// Where a writer stands at least while its volume drains in order: at half the speed of writeback.
 const DRAINING_EXCESS: u64 = EXCESS_FULL * 2 / 3;
 /// What the first window is taken to give back until that was measured, in blocks a second: a log
@@ -60,8 +63,9 @@ pub(crate) struct Pace {
 /// How long so many blocks keep others waiting, so far between the marks, if writeback gives `rate`
 /// blocks a second back.
 fn step_ns(blocks: u64, excess: u64, rate: u64) -> u64 {
+    let excess = excess.min(EXCESS_MAX);
     let wait = u128::from(blocks) * 1_000_000_000 * u128::from(excess)
-        / (u128::from(rate) * u128::from((EXCESS_FULL - excess).max(1)));
+        / (u128::from(rate) * u128::from(EXCESS_FULL - excess));
     u64::try_from(wait).unwrap_or(u64::MAX).min(STEP_NS_MAX)
 }
 

@@ -164,12 +164,13 @@ fn they_end_with_the_cache_device_and_are_done_again_when_it_is_back() {
 }
 
 /// Blocks that the first window of writeback writes, in a log of 100 segments, if it begins when so
-/// many percent of it are dirty.
-fn first_window(percent: u8) -> u64 {
+/// many percent of it are dirty, with these marks.
+fn first_window(percent: u8, marks: (u8, u8)) -> u64 {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.segments = 100;
     setup.origin_bytes = 8192 * BLOCK;
     setup.writeback_percent = percent;
+    setup.marks = marks;
     let mut world = setup.start();
     for chunk in 0..250 {
         let id = world.write(0, chunk * 32, 16, chunk);
@@ -185,10 +186,11 @@ fn first_window(percent: u8) -> u64 {
 #[test]
 fn a_window_is_as_large_as_the_room_for_what_is_written_meanwhile() {
     // Three chunks of 16 blocks a segment, in segments of 64 blocks.
-    let quarter = first_window(25);
+    let quarter = first_window(25, (40, 90));
     assert!((1600..1700).contains(&quarter), "all of it: {quarter}");
-    // The room that there is to be: of 60 % of the way between the marks, 30 segments.
-    assert_eq!(first_window(60), 30 * 48);
+    // It begins at the soft mark.
+    assert_eq!(first_window(60, (65, 85)), 19 * 48, "what is left to the hard mark");
+    assert_eq!(first_window(80, (81, 85)), 16 * 48, "the least there is");
 }
 
 #[test]

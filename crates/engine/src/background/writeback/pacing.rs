@@ -9,7 +9,6 @@
 //! pause.
 
 use super::controller::RateBounds;
-use super::rate::EXCESS_FULL;
 use super::{State, Turn};
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
@@ -143,14 +142,11 @@ impl Engine {
         self.idle_turn_at(slot).is_some_and(|at| at <= self.now)
     }
 
-    /// Whether more of the volume is dirty than its settings want.
+    /// Whether more of the volume is dirty than its settings want, or the log fills up: with what
+    /// is dirty, with what is dead beside it, or with older copies that an order needs.
     pub(super) fn is_over_target(&self, slot: VolumeSlot) -> bool {
         let is_idle_only = self.volume(slot).settings.writeback_idle_only;
-        match self.dirty_excess() {
-            EXCESS_FULL => true,
-            excess if is_idle_only => excess > 0,
-            _ => self.excess_blocks(slot) > 0,
-        }
+        self.dirty_excess() > 0 || !is_idle_only && self.excess_blocks(slot) > 0
     }
 
     /// What writeback of the volume aims at while clients use its origin.

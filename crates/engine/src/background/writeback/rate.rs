@@ -151,17 +151,21 @@ impl Engine {
         (soft + span / 2).min(hard.saturating_sub(window + span * MARGIN_PERCENT / 100))
     }
 
-    /// How long writers are kept waiting, of [`EXCESS_FULL`]: nothing at the soft mark, half of it
-    /// where they come to rest, all of it at the hard mark at the latest.
+    /// How far the log is on its way from the soft mark, through where writers come to rest, which
+    /// is half of it, to the hard mark, which is [`EXCESS_FULL`].
     pub(crate) fn dirty_excess(&self) -> u64 {
         let held = self.log.segments.held_blocks();
         if held >= self.hard_mark() {
             return EXCESS_FULL;
         }
-        let soft = self.soft_mark();
-        let beyond = held.saturating_sub(self.writeback.rate.credit).saturating_sub(soft);
-        let half = self.rest_mark().saturating_sub(soft).max(1);
-        (beyond * EXCESS_FULL / (2 * half)).min(EXCESS_FULL - 1)
+        let at = held.saturating_sub(self.writeback.rate.credit);
+        let (soft, rest, hard) = (self.soft_mark(), self.rest_mark(), self.hard_mark());
+        let half = EXCESS_FULL / 2;
+        let part = |at: u64, from: u64, to: u64| {
+            at.saturating_sub(from) * half / to.saturating_sub(from).max(1)
+        };
+        let excess = if at < rest { part(at, soft, rest) } else { half + part(at, rest, hard) };
+        excess.min(EXCESS_FULL - 1)
     }
 
     /// Segments of a window at most. The larger it is, the less the origin has to seek. Nothing of
