@@ -52,6 +52,8 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             SupersededNotRetained,
             AroundInOrder,
             CancelForgets,
+            DiscardNotDurable,
+            DiscardForgetsFirst,
         ],
     ),
     (

@@ -376,15 +376,16 @@ impl Engine {
         payload.release(range.buffer);
     }
 
-    /// What the device reports as unreadable counts as damaged: there may be another place that
-    /// says the same. A device that is gone, or hangs, tells nothing about its content.
+    /// What the device reports as unreadable, again and again and whatever it calls it, counts as
+    /// damaged: there may be another place that says the same. A device that is gone, or hangs,
+    /// tells nothing about its content.
     fn on_unreadable_for_recovery(&mut self, step: RecoveryIo, result: IoResult) {
         match (step, result) {
             // The area stays zeroes where it could not be read, which its checksum finds out.
-            (RecoveryIo::CheckpointChunk { .. }, Err(IoError::Media)) => {
+            (RecoveryIo::CheckpointChunk { .. }, Err(IoError::Media | IoError::Transient)) => {
                 self.recovery().has_unread_area = true;
             }
-            (RecoveryIo::Summary { segment, .. }, Err(IoError::Media)) => {
+            (RecoveryIo::Summary { segment, .. }, Err(IoError::Media | IoError::Transient)) => {
                 self.recovery().whole.push(segment);
             }
             _ => self.refuse(RecoveryError::CacheIo),

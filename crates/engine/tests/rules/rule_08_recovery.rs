@@ -293,13 +293,14 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_older_one() {
 /// A latent read error is the common form of damage.
 #[test]
 fn a_checkpoint_or_a_summary_that_cannot_be_read_counts_as_damaged() {
-    for area in 0..2 {
+    let errors = [IoError::Media, IoError::Transient];
+    for (area, error) in (0..2).flat_map(|area| errors.map(|error| (area, error))) {
         let (mut world, summary) = with_summary();
         let geometry = world.geometry;
         let bad = geometry.checkpoint_offset + area * geometry.checkpoint_bytes;
         world.fails = Some(Box::new(move |held| {
             let is_bad = cache::read(held) && [bad, summary].contains(&held.offset);
-            is_bad.then_some(forebay_engine::io::IoError::Media)
+            is_bad.then_some(error)
         }));
         world.restart().expect("the other checkpoint and the headers say the same");
         for part in 0..5 {

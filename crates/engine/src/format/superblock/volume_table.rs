@@ -54,7 +54,7 @@ pub(super) struct Slot {
     writeback_ios_max: U16,
     /// 1: writeback waits until the origin is in use.
     writeback_idle_only: u8,
-    /// Seconds, plus one; zero in tables that know nothing of it: the default.
+    /// Seconds, exclusive or the default: zero in tables that know nothing of it.
     origin_timeout: U32,
     reserved: [u8; 45],
 }
@@ -154,7 +154,7 @@ pub(super) fn encode_slot(volume: &Volume) -> Slot {
         dirty_age_max_s: volume.settings.dirty_age_max_s.into(),
         writeback_ios_max: volume.settings.writeback_ios_max.into(),
         writeback_idle_only: u8::from(volume.settings.writeback_idle_only),
-        origin_timeout: (volume.settings.origin_timeout_s + 1).into(),
+        origin_timeout: (volume.settings.origin_timeout_s ^ ORIGIN_TIMEOUT_S).into(),
         reserved: [0; 45],
     }
 }
@@ -226,8 +226,9 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
     let most = WRITEBACK_IOS_MAX.into();
     Corrupt::unless_at_most(place, "transfers of writeback", most, ios_max.into())?;
     Corrupt::unless_at_most(place, "idle-only flag", 1, raw.writeback_idle_only.into())?;
-    let timeout = raw.origin_timeout.get();
-    let most = u64::from(ORIGIN_TIMEOUT_S_MAX) + 1;
+    // So that the zeroes of older versions are the default, and each value has one form.
+    let timeout = raw.origin_timeout.get() ^ ORIGIN_TIMEOUT_S;
+    let most = ORIGIN_TIMEOUT_S_MAX.into();
     Corrupt::unless_at_most(place, "origin timeout", most, timeout.into())?;
     Ok(VolumeSettings {
         sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
@@ -239,7 +240,7 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
         writeback_ios_max: ios_max,
         writeback_idle_only: raw.writeback_idle_only == 1,
         dirty_age_max_s: age,
-        origin_timeout_s: timeout.checked_sub(1).unwrap_or(ORIGIN_TIMEOUT_S),
+        origin_timeout_s: timeout,
     })
 }
 
