@@ -38,8 +38,9 @@ use crate::wake::Waiter;
 /// Milliseconds after which an operation of an origin counts as stalled in the status. No device in
 /// working order takes so long, with any queue that we give it.
 const STALLED_MS: u64 = 5_000;
-/// Failures of an operation after which it is the place that is bad if the origin did other work
-/// meanwhile: two seconds, in which a link is up again or nothing works.
+/// Failures of an operation from which on it is the place that is bad if the origin did other work
+/// between the last two: so long after the first one a link is up again or nothing works. Work that
+/// ended well before that may have been under way already when the link went down.
 const PLACE_FAILURES: u32 = 4;
 /// Milliseconds until requests are looked at again that could not be answered late yet.
 const LOOK_AGAIN_MS: u64 = 1_000;
@@ -65,7 +66,7 @@ pub(crate) enum Attempt {
 struct Retry {
     attempt: Attempt,
     failures: u32,
-    first_failed: Time,
+    last_failed: Time,
     error: IoError,
     /// When it is tried again; `None` while it is.
     at: Option<Time>,
@@ -109,6 +110,14 @@ pub(crate) struct Late {
 
 fn limit_ms(settings: &VolumeSettings) -> Option<u64> {
     (settings.origin_timeout_s > 0).then(|| u64::from(settings.origin_timeout_s) * 1_000)
+}
+
+/// Bytes of the buffer that a request holds: a discard of a terabyte has none.
+fn payload_bytes(request: &Request) -> u64 {
+    match request.kind {
+        RequestKind::Read { .. } | RequestKind::Write { .. } => request.length_bytes,
+        _ => 0,
+    }
 }
 
 impl IoError {
@@ -166,7 +175,8 @@ impl Engine {
         let mut is_of_place = false;
         if let Some(retry) = ride.find(attempt) {
             retry.failures += 1;
-            is_of_place = retry.failures >= PLACE_FAILURES && last_good > retry.first_failed;
+            is_of_place = retry.failures >= PLACE_FAILURES && last_good > retry.last_failed;
+            retry.last_failed = now;
         }
         let error = end.err().filter(|error| error.may_pass() && !is_of_place);
         let Some(error) = error.filter(|_| self.is_wanted(operation)) else {
@@ -180,14 +190,8 @@ impl Engine {
         let retry = match volume.ride.retries.iter().position(|retry| retry.attempt == attempt) {
             Some(index) => &mut volume.ride.retries[index],
             None => {
-                let (failures, first_failed) = (1, now);
-                volume.ride.retries.push(Retry {
-                    attempt,
-                    failures,
-                    first_failed,
-                    error,
-                    at: None,
-                });
+                let (failures, last_failed) = (1, now);
+                volume.ride.retries.push(Retry { attempt, failures, last_failed, error, at: None });
                 volume.ride.retries.last_mut().expect("just added")
             }
         };
@@ -333,7 +337,7 @@ impl Engine {
     }
 
     fn may_answer_late(&self, key: Key) -> bool {
-        let bytes = self.operations[key].request.length_bytes;
+        let bytes = payload_bytes(&self.operations[key].request);
         self.late.count < LATE_COUNT_MAX && self.late.bytes + bytes <= ORIGIN_LATE_BYTES_MAX
     }
 
@@ -349,7 +353,7 @@ impl Engine {
             payload.retain(buffer);
         }
         self.late.count += 1;
-        self.late.bytes += request.length_bytes;
+        self.late.bytes += payload_bytes(&request);
         let is_error_new = self.volume(request.volume).ride.retries.is_empty();
         let volume = self.volume_mut(request.volume);
         volume.counters.errors += 1;
@@ -383,7 +387,7 @@ impl Engine {
     /// A request that was answered late is over.
     pub(crate) fn end_late(&mut self, request: Request) {
         self.late.count -= 1;
-        self.late.bytes -= request.length_bytes;
+        self.late.bytes -= payload_bytes(&request);
         if let RequestKind::Read { buffer } | RequestKind::Write { buffer, .. } = request.kind {
             self.late.buffers.push(buffer);
             self.go_on();

@@ -258,8 +258,10 @@ impl Engine {
             self.read_as_asked(&miss, payload);
             return;
         }
-        // Whom it was read for has no time left; those who came later have.
-        let is_too_late = result.is_err() && self.operations[miss.operation].is_answered;
+        // Whom it was read for has no time left, or does not wait; those who came later have.
+        let reader = &self.operations[miss.operation];
+        let is_too_late =
+            result.is_err() && (reader.is_answered || reader.request.kind == RequestKind::Prefetch);
         for joined in &miss.joined {
             if is_too_late && !self.operations[joined.operation].is_answered {
                 self.read_for_joined(joined, payload);

@@ -18,7 +18,6 @@
 //! cache is never much slower than none. In order nothing goes around.
 
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use crate::background::writeback::rate::EXCESS_FULL;
 use crate::defects::{Defect, has_defect};
@@ -41,6 +40,9 @@ const DRAINING_EXCESS: u64 = EXCESS_FULL * 2 / 3;
 const RATE_UNKNOWN: u64 = 1_000;
 /// Waits shorter than this are left out until they have added up: a timer costs more.
 const SLACK_NS: u64 = 1_000_000;
+/// Milliseconds that a group makes those behind it wait at most, but for its last unit: things may
+/// be better by then.
+const GROUP_MS_MAX: u64 = 1_000;
 /// Units that go on together at most: more would share one record with little gain.
 const GROUP_UNITS_MAX: usize = 16;
 
@@ -130,11 +132,23 @@ impl Engine {
 
     /// Writers whose time has come go on: half of those that wait, and the next ones the later.
     pub(crate) fn advance_pace(&mut self) {
-        let is_over = self.is_cache_failed() || self.stopping.is_some();
+        if self.pace.waiting.is_empty() {
+            return;
+        }
+        // What they waited for is over when the log is below its soft mark, or nothing goes home.
+        let is_over = self.is_cache_failed()
+            || self.stopping.is_some()
+            || self.dirty_excess() == 0
+            || self.writeback.is_idle();
         while !self.pace.waiting.is_empty() && (is_over || self.pace.next_at <= self.now) {
             let group = self.pace.waiting.len().div_ceil(2).min(GROUP_UNITS_MAX);
             let mut header = Header::Own;
-            for (key, since) in self.pace.waiting.drain(..group).collect::<Vec<_>>() {
+            let latest = self.now.after_ms(GROUP_MS_MAX);
+            for _ in 0..group {
+                if header == Header::Shared && self.pace.next_at > latest {
+                    break;
+                }
+                let Some((key, since)) = self.pace.waiting.pop_front() else { break };
                 self.set_counters.throttled_writes += 1;
                 self.set_counters.throttled_us += self.now.nanoseconds_since(since) / 1_000;
                 self.pass(key, header);

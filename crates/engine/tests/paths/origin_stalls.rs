@@ -1,5 +1,6 @@
 //! An origin that stalls, or fails in a way that may pass: who waits, how long, and who goes on.
 
+use forebay_engine::ORIGIN_LATE_BYTES_MAX;
 use forebay_engine::event::Command;
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, ORIGIN_TIMEOUT_S, VolumeSettings};
@@ -7,7 +8,7 @@ use forebay_engine::request::RequestError;
 use forebay_engine::status::{OriginState, OriginStatus, VolumeStatus};
 use forebay_engine::units::VolumeSlot;
 
-use crate::harness::{Content, Keep, ORIGINAL, Setup, What, World, origin};
+use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, origin};
 
 const LIMIT_MS: u64 = ORIGIN_TIMEOUT_S as u64 * 1000;
 
@@ -257,4 +258,48 @@ fn writeback_is_tried_for_ever_and_goes_home() {
     let seen = volume(&mut world);
     assert_eq!((seen.dirty_blocks, seen.origin.state), (0, OriginState::Ok));
     assert_eq!(seen.origin.writeback_retry_ms, None);
+}
+
+#[test]
+fn a_success_of_before_the_link_went_down_makes_no_bad_place() {
+    let mut world = start(CacheMode::Writeback);
+    let first = world.read(0, 100, 1);
+    let second = world.read(0, 200, 1);
+    world.poll();
+    let [failing, good] = world.find(origin::read(0))[..] else { panic!("both are read") };
+    world.fail(failing, IoError::Transient, Keep::Nothing);
+    world.idle_except(1, origin::any(0));
+    world.complete(good);
+    // Nothing works for ten seconds.
+    fail_origin(&mut world, Some(IoError::Transient));
+    world.idle_for(10_000);
+    assert!(world.is_done(second) && world.is_pending(first));
+    fail_origin(&mut world, None);
+    world.idle_for(6_000);
+    assert_eq!(world.result(first), Some(Ok(())));
+}
+
+#[test]
+fn a_large_discard_is_answered_when_the_limit_has_passed() {
+    let mut setup = Setup::of(&[CacheMode::Writearound]);
+    setup.origin_bytes = ORIGIN_LATE_BYTES_MAX + 8192 * BLOCK;
+    let mut world = setup.start();
+    let discard = world.discard(0, 0, ORIGIN_LATE_BYTES_MAX / BLOCK + 1);
+    world.idle_except(LIMIT_MS, origin::any(0));
+    assert_eq!(world.result(discard), Some(Err(RequestError::Io)));
+    assert_eq!((status(&mut world).requests_late, status(&mut world).late_bytes), (1, 0));
+    world.settle();
+    assert_eq!(volume(&mut world).requests_in_flight, 0);
+}
+
+#[test]
+fn a_read_rides_through_the_failure_of_a_prefetch_that_it_joined() {
+    let mut world = start(CacheMode::Writeback);
+    world.prefetch(0, 100, 1);
+    let read = world.read(0, 100, 1);
+    world.poll();
+    let held = world.the(origin::read(0));
+    world.fail(held, IoError::Transient, Keep::Nothing);
+    world.idle_for(6_000);
+    assert_eq!(world.result(read), Some(Ok(())));
 }

@@ -20,6 +20,8 @@ use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
 const IDLE_MS: u64 = 500;
 /// Milliseconds after a client's transfer for which a disk that sleeps otherwise counts as awake.
 const AWAKE_MS: u64 = 5_000;
+/// What a client's transfer counts for at most: one that stalls says nothing of the others.
+const TRANSFER_NS_MAX: u64 = 1_000_000_000;
 /// Weight of a new measurement in a mean: 1/16.
 const MEAN_SHIFT: u32 = 4;
 /// How much longer than a transfer the origin is left to clients behind it.
@@ -55,7 +57,7 @@ impl OriginUse {
     fn end(&mut self, now: Time) {
         self.clients -= 1;
         self.last = Some(now);
-        let sample_ns = now.nanoseconds_since(self.busy_since);
+        let sample_ns = now.nanoseconds_since(self.busy_since).min(TRANSFER_NS_MAX);
         self.busy_since = now;
         self.transfer_ns = if self.transfer_ns == 0 {
             sample_ns
