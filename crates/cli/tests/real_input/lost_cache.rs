@@ -57,6 +57,9 @@ fn lose_cache(files: u64) -> Outcome {
     succeed(&mut site.forebay(&["set", VOLUME, "writeback_percent=0"]));
     FileSystem::Ext4.make(stack.device());
     stack.mount();
+    // The origin has a file system, and from here on falls behind.
+    succeed(&mut site.forebay(&["drain", VOLUME]));
+    succeed(&mut site.forebay(&["set", VOLUME, "cache_mode=writeback"]));
     let synced = Arc::new(AtomicU64::new(0));
     let (folder, count) = (site.mount_folder(), synced.clone());
     let writer = thread::spawn(move || {
