@@ -9,6 +9,8 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
@@ -199,6 +201,10 @@ pub fn check_signatures(path: &Path) -> Result<(), OpenError> {
     }
 }
 
+/// For how long a loop device may hold a file. The kernel lets go of it a moment after `umount` has
+/// come back.
+const LOOP_PATIENCE: Duration = Duration::from_millis(500);
+
 /// Whether anything that the kernel tells of uses a device: a mount, swap, a loop device, a holder.
 ///
 /// # Errors
@@ -208,9 +214,15 @@ pub fn check_unused(path: &Path) -> Result<(), OpenError> {
         fs::metadata(path).map_err(|source| OpenError::Open { path: path.to_owned(), source })?;
     let identity =
         Identity::of(&metadata).ok_or_else(|| OpenError::NotADevice { path: path.to_owned() })?;
-    match find_user(identity) {
-        Some(user) => Err(OpenError::InUse { path: path.to_owned(), user }),
-        None => Ok(()),
+    let begin = Instant::now();
+    loop {
+        match find_user(identity) {
+            None => return Ok(()),
+            Some(DeviceUser::Loop { .. }) if begin.elapsed() < LOOP_PATIENCE => {
+                thread::sleep(LOOP_PATIENCE / 10);
+            }
+            Some(user) => return Err(OpenError::InUse { path: path.to_owned(), user }),
+        }
     }
 }
 
