@@ -104,6 +104,21 @@ impl VolumeCommand {
         matches!(self.goal, Goal::Attach | Goal::AbandonAttach | Goal::Discard)
     }
 
+    /// Whether the volume table without the volume is durable.
+    pub(crate) fn has_left_table(&self) -> bool {
+        let is_durable = match self.stage {
+            Stage::Resting { .. } | Stage::Releasing { .. } | Stage::Checkpoint | Stage::Done => {
+                true
+            }
+            Stage::Leaving
+            | Stage::Gated
+            | Stage::OriginFlush
+            | Stage::OrderBegins
+            | Stage::Superblock => false,
+        };
+        is_durable && matches!(self.goal, Goal::Detach | Goal::Discard)
+    }
+
     pub(crate) fn is_answered(&self) -> bool {
         self.is_answered
     }

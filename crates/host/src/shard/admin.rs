@@ -353,7 +353,7 @@ impl Running {
     }
 
     /// Nobody uses the origin of a volume any more.
-    fn close_origin(&mut self, slot: VolumeSlot) {
+    pub(super) fn close_origin(&mut self, slot: VolumeSlot) {
         let set = self.set.as_mut().expect("it is of a volume");
         if let Some(device) = set.origin(slot) {
             set.set_origin(slot, None);

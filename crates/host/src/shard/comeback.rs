@@ -192,8 +192,30 @@ impl Running {
     pub(super) fn end_comeback(&mut self) {
         let set = self.set.as_mut().expect("events come from the engine");
         match std::mem::take(&mut set.comeback) {
-            Comeback::Recovering(lost) => set.hand_in(self.now, lost.requests, &mut self.pool),
+            Comeback::Recovering(lost) => {
+                set.hand_in(self.now, lost.requests, &mut self.pool);
+                self.forget_departed();
+            }
             other => set.comeback = other,
+        }
+    }
+
+    /// Takes away what is offered of volumes that the table on the device does not name: it became
+    /// durable without them, though nobody was told so before the device went. The next attach may
+    /// take their slots, and clients of theirs must not come to that volume.
+    fn forget_departed(&mut self) {
+        let set = self.set.as_ref().expect("it has come back");
+        let is_there = |slot: VolumeSlot| set.engine.superblock().volume(slot).is_some();
+        let departed = set.departed_origins();
+        for export in self.exports.of_departed(is_there) {
+            let name = &self.exports[export].facts.name;
+            tracing::warn!("volume `{name}`: its detach was durable, so it is served no more");
+            self.exports.remove(export);
+            let (front, mut context) = self.front();
+            front.close_clients_of(&mut context, export);
+        }
+        for slot in departed {
+            self.close_origin(slot);
         }
     }
 

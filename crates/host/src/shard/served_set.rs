@@ -188,6 +188,13 @@ impl ServedSet {
         self.origins.get(usize::from(slot.0)).copied().flatten()
     }
 
+    /// Slots whose origins are open and whose volumes the table does not name.
+    pub(super) fn departed_origins(&self) -> Vec<VolumeSlot> {
+        let slots = (0u16..).map(VolumeSlot).zip(&self.origins);
+        let open = slots.filter(|(_, origin)| origin.is_some()).map(|(slot, _)| slot);
+        open.filter(|slot| self.engine.superblock().volume(*slot).is_none()).collect()
+    }
+
     /// The slot of a volume.
     pub(super) fn slot_named(&self, name: &str) -> Option<VolumeSlot> {
         self.engine.superblock().slots().find(|(_, volume)| volume.name == name).map(|(s, _)| s)
