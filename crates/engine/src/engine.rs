@@ -395,6 +395,7 @@ impl Engine {
             self.origin_wakeup(),
             self.pace_wakeup(),
             self.discard_wakeup(),
+            self.gate_wakeup(),
         ];
         times.into_iter().flatten().min()
     }

@@ -1,7 +1,8 @@
 //! Commands of the operator.
 //!
 //! A change of mode goes through stages: write back what the new mode may not leave dirty, while
-//! clients go on (their writes go through); hold new requests back and wait for the old mode's;
+//! clients go on (their writes go through); hold new requests back and wait for the old mode's (not
+//! while their origin hangs: then clients go on, and the command waits);
 //! void what the new mode cannot vouch for; make the change durable; let the requests go. An answer
 //! comes when the state it tells of is durable, never before.
 
@@ -53,7 +54,7 @@ impl Goal {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Dirty data goes home; clients go on.
+    /// Dirty data goes home, and an origin that hangs is waited for; clients go on.
     Leaving,
     /// New requests wait; those under way end, and what they left dirty goes home.
     Gated,
@@ -351,9 +352,32 @@ impl Engine {
         if command.is_leaving() && is_dirty && !ends_at_gate && !self.is_nearly_clean(slot) {
             return;
         }
+        if self.is_gate_hung(slot, command) {
+            return;
+        }
         self.volume_mut(slot).is_gated = true;
         self.set_stage(slot, Stage::Gated);
         self.advance_gated(slot, command);
+    }
+
+    /// Whether what the gate waits for may never end. Clients would wait as long for hits as well,
+    /// and the operator could not give the command up.
+    fn is_gate_hung(&self, slot: VolumeSlot, command: VolumeCommand) -> bool {
+        let needs_writeback = command.goal == Goal::Detach || self.volume(slot).dirty_blocks > 0;
+        self.is_origin_hung(slot) || needs_writeback && self.is_writeback_hung()
+    }
+
+    /// When [`Engine::advance_gated`] may find that its gate hangs.
+    pub(crate) fn gate_wakeup(&self) -> Option<Time> {
+        let is_gated = |slot: &VolumeSlot| {
+            self.volume(*slot).command.is_some_and(|command| command.stage == Stage::Gated)
+        };
+        if !self.slots().any(|slot| is_gated(&slot)) {
+            return None;
+        }
+        // Writeback may hang at the origin of any.
+        let times = self.slots().filter_map(|slot| self.origin_hangs_at(slot));
+        times.filter(|at| *at > self.now).min()
     }
 
     /// In order clients' writes go into the log until the end, so the last bit goes home while they
@@ -363,8 +387,15 @@ impl Engine {
         self.volume(slot).is_ordered() && self.volume(slot).dirty_blocks <= blocks
     }
 
-    /// Rule 10: a mode switch waits for the operations of the old mode.
+    /// Rule 10: a mode switch waits for the operations of the old mode. If these hang the requests
+    /// go on in the old mode, and the gate is tried again later.
     fn advance_gated(&mut self, slot: VolumeSlot, command: VolumeCommand) {
+        if self.is_gate_hung(slot, command) {
+            self.volume_mut(slot).is_gated = false;
+            self.needs_ungating.push(slot);
+            self.set_stage(slot, Stage::Leaving);
+            return;
+        }
         let volume = self.volume(slot);
         let is_busy = volume.operations > 0 || !volume.locks.is_idle();
         if is_busy && !has_defect(Defect::SwitchDoesNotWait) {

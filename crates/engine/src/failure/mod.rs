@@ -4,6 +4,7 @@
 pub(crate) mod back_off;
 pub(crate) mod degraded;
 pub(crate) mod hand_over;
+pub(crate) mod hung;
 pub(crate) mod ride;
 pub(crate) mod waiting;
 

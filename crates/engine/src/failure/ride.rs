@@ -37,7 +37,7 @@ use crate::wake::Waiter;
 
 /// Milliseconds after which an operation of an origin counts as stalled in the status. No device in
 /// working order takes so long, with any queue that we give it.
-const STALLED_MS: u64 = 5_000;
+pub(super) const STALLED_MS: u64 = 5_000;
 /// Failures of an operation after which it is the place that is bad if the origin did other work
 /// meanwhile: two seconds, in which a link is up again or nothing works.
 const PLACE_FAILURES: u32 = 4;
@@ -91,6 +91,16 @@ impl OriginRide {
 
     fn find(&mut self, attempt: Attempt) -> Option<&mut Retry> {
         self.retries.iter_mut().find(|retry| retry.attempt == attempt)
+    }
+
+    /// When an operation of the origin last ended well.
+    pub(super) fn last_good(&self) -> Time {
+        self.last_good
+    }
+
+    /// Since when what is tried again has failed.
+    pub(super) fn first_failed(&self) -> Option<Time> {
+        self.retries.iter().map(|retry| retry.first_failed).min()
     }
 
     fn next_retry(&self) -> Option<Time> {
