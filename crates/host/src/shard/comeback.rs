@@ -83,8 +83,10 @@ impl ServedSet {
         }
     }
 
-    fn openings(&self, devices: &DeviceTable) -> Vec<OriginOpening> {
-        let slots = self.engine.superblock().slots();
+    /// By the table on the device, not that of the engine which lost it: a volume may be gone from
+    /// that one by a detach which did not become durable.
+    fn openings(&self, superblock: &Superblock, devices: &DeviceTable) -> Vec<OriginOpening> {
+        let slots = superblock.slots();
         slots
             .map(|(slot, volume)| {
                 let facts = self.origin(slot).map(|id| devices.opened(id).origin_facts());
@@ -177,7 +179,7 @@ impl Running {
             return;
         };
         set.set_cache_device(id);
-        let openings = set.openings(&self.devices);
+        let openings = set.openings(&superblock, &self.devices);
         let (requests, inheritance) = set.engine.hand_over();
         let mut engine =
             Engine::recover_returned(self.now, superblock, facts, &openings, inheritance);
