@@ -43,15 +43,18 @@ impl Engine {
             return;
         };
         if let Some(command) = volume.command {
-            // Any other stage needs the cache device only, and ends soon.
-            if !matches!(command.stage, Stage::Leaving | Stage::Gated) {
+            // Any other stage needs the cache device only, and ends soon. What is left of an attach
+            // whose flush hangs is a volume of which the table may know already.
+            if !matches!(command.stage, Stage::Leaving | Stage::Gated | Stage::OriginFlush) {
                 self.end_command(id, Err(CommandError::Busy));
                 return;
             }
             self.abandon_command(slot, command.id, CommandError::Cancelled);
         }
+        let now = self.now;
         let volume = self.volume_mut(slot);
         volume.service = Service::GivenUp;
+        volume.ride.hurry(now);
         volume.is_gated = true;
         volume.command = Some(VolumeCommand {
             id,

@@ -247,17 +247,17 @@ impl Engine {
     }
 
     fn attach(&mut self, id: CommandId, new: &NewVolume, facts: OriginFacts) {
-        // A detach frees its line of the table some steps before it ends: the slot is not free yet.
-        let is_leaving =
-            |slot: VolumeSlot| self.volumes.get(usize::from(slot.0)).is_some_and(Option::is_some);
-        if self.superblock.free_slot().is_some_and(is_leaving) {
-            self.end_command(id, Err(CommandError::Busy));
-            return;
-        }
-        let slot = match self.superblock.add_volume(new) {
+        // A detach frees its line of the table some steps before it ends, and that of a discard may
+        // wait for an origin that never answers: the slot is not free yet.
+        let volumes = &self.volumes;
+        let is_free =
+            |slot: VolumeSlot| volumes.get(usize::from(slot.0)).is_none_or(Option::is_none);
+        let has_line = self.superblock.free_slots().next().is_some();
+        let slot = match self.superblock.add_volume_where(new, is_free) {
             Ok(slot) => slot,
             Err(error) => {
                 let error = match error {
+                    AddVolumeError::TableFull if has_line => CommandError::Busy,
                     AddVolumeError::TableFull => CommandError::TableFull,
                     AddVolumeError::NameTaken => CommandError::NameTaken,
                     AddVolumeError::BadName | AddVolumeError::PathTooLong => CommandError::Invalid,

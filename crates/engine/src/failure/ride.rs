@@ -93,6 +93,13 @@ impl OriginRide {
         self.retries.iter_mut().find(|retry| retry.attempt == attempt)
     }
 
+    /// Nobody wants what waits to be tried again: it is looked at now, and ends.
+    pub(crate) fn hurry(&mut self, now: Time) {
+        for retry in self.retries.iter_mut().filter(|retry| retry.at.is_some()) {
+            retry.at = Some(now);
+        }
+    }
+
     /// When an operation of the origin last ended well.
     pub(super) fn last_good(&self) -> Time {
         self.last_good

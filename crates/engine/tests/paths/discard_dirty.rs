@@ -294,3 +294,72 @@ fn a_detach_whose_table_is_durable_ends_well_without_the_cache_device() {
     assert!(!world.events.iter().any(goes_on));
     assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
 }
+
+#[test]
+fn a_slot_whose_origin_never_answers_keeps_no_other_volume_out() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    world.drain(0);
+    world.idle_except(50, origin::any(0));
+    assert_eq!(give_up_while_hanging(&mut world), Ok(Some(SLOT)));
+    let origin = world.setup.fresh_origin(2);
+    world.origins.push(origin);
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    world.idle_except(100, origin::any(0));
+    let other = VolumeSlot(2);
+    assert_eq!(world.command_result(attach), Some(Ok(Some(other))), "slot 0 is not free");
+    let (write, read) = (world.write(2, 0, 1, 5), world.read(2, 1, 1));
+    world.idle_except(100, origin::any(0));
+    assert!(world.is_done(write) && world.is_done(read));
+    world.idle_for(10_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+    assert_eq!(world.read_now(2, 0), Ok(Content::Tag(5)));
+    look_at_the_rest_of_a_window(&mut world);
+}
+
+fn give_up_while_hanging(world: &mut World) -> Result<Option<VolumeSlot>, CommandError> {
+    let discard = world.command(GIVE_UP);
+    world.idle_except(2_500, origin::any(0));
+    world.command_result(discard).expect("it does not wait for the origin")
+}
+
+#[test]
+fn it_ends_an_attach_that_waits_for_the_origin() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    assert_eq!(world.command_now(GIVE_UP), Ok(Some(SLOT)));
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    world.idle_except(10_000, origin::any(0));
+    assert_eq!(world.command_result(attach), None);
+    assert_eq!(give_up_while_hanging(&mut world), Ok(Some(SLOT)));
+    assert_eq!(world.command_result(attach), Some(Err(CommandError::Cancelled)));
+    world.idle_for(10_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+    look_at_the_rest(&mut world);
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    assert_eq!(world.command_now(Command::Attach { volume, facts }), Ok(Some(SLOT)));
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(ORIGINAL)));
+}
+
+/// Two volumes; a write to volume 0 waits until it is tried again, for some seconds.
+fn retrying() -> (World, u64) {
+    let mut world = Setup::of(&[CacheMode::Writearound, CacheMode::Writeback]).start();
+    world.fails = Some(Box::new(|held: &Held| {
+        (held.device == Device::Origin(SLOT)).then_some(IoError::Transient)
+    }));
+    let write = world.write(0, 5, 1, 1);
+    world.idle_for(5_000);
+    assert!(world.is_pending(write));
+    (world, write)
+}
+
+#[test]
+fn what_waits_to_be_tried_again_ends_at_once() {
+    for command in [GIVE_UP, Command::Stop] {
+        let (mut world, write) = retrying();
+        let given = world.command(command);
+        world.idle_for(10);
+        assert_eq!(world.result(write).map(|result| result.is_err()), Some(true));
+        assert!(world.command_result(given).is_some());
+    }
+}

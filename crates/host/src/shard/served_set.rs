@@ -84,6 +84,8 @@ pub(super) struct ServedSet {
     cache_spec: DeviceSpec,
     /// Origins by slot.
     origins: Vec<Option<DeviceId>>,
+    /// Origins of attaches that failed, at which operations are under way.
+    pub(super) closing: Vec<DeviceId>,
     state: HostState,
     state_file: StateFile,
     /// Marks that are in `state` and not yet durable, for which the engine waits.
@@ -121,6 +123,7 @@ impl ServedSet {
             cache: Some(cache),
             cache_spec,
             origins: vec![None; superblock.volumes.len()],
+            closing: Vec::new(),
             state,
             state_file,
             unsaved: Vec::new(),
