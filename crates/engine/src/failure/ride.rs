@@ -120,6 +120,8 @@ impl OriginRide {
 pub(crate) struct Late {
     count: u64,
     bytes: u64,
+    /// A request waits on since there was no room for it here.
+    has_refused: bool,
     /// Of requests that have ended since.
     buffers: Vec<BufferId>,
 }
@@ -310,6 +312,7 @@ impl Engine {
                     self.answer_late(key, payload);
                     continue;
                 }
+                self.late.has_refused = true;
                 at = now.after_ms(LOOK_AGAIN_MS);
             }
             next = Some(next.map_or(at, |next| next.min(at)));
@@ -401,6 +404,12 @@ impl Engine {
     pub(crate) fn end_late(&mut self, request: Request) {
         self.late.count -= 1;
         self.late.bytes -= request.length_bytes;
+        if core::mem::take(&mut self.late.has_refused) {
+            // They have waited too long already.
+            let now = self.now;
+            self.volumes.iter_mut().flatten().for_each(|volume| volume.ride.look_now(now));
+            self.go_on();
+        }
         if let RequestKind::Read { buffer } | RequestKind::Write { buffer, .. } = request.kind {
             self.late.buffers.push(buffer);
             self.go_on();
