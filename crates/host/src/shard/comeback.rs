@@ -118,7 +118,7 @@ impl Running {
         if matches!(set.comeback, Comeback::Looking { .. }) {
             tracing::warn!("the cache device {} is back", returned.device.spec());
             set.comeback = Comeback::Found(returned);
-            set.engine.begin_hand_over();
+            set.engine.begin_hand_over(self.now);
         }
     }
 
