@@ -395,6 +395,8 @@ impl Engine {
             self.origin_wakeup(),
             self.pace_wakeup(),
             self.discard_wakeup(),
+            self.gate_wakeup(),
+            self.hand_over_wakeup(),
         ];
         times.into_iter().flatten().min()
     }
@@ -423,6 +425,7 @@ impl Engine {
         self.end_return_wait();
         self.advance_origin_waits(payload);
         self.release_ungated(payload);
+        self.advance_hand_over(payload);
         self.run_wakes(payload);
         if matches!(self.phase, Phase::Refused | Phase::Stopped) {
             return;

@@ -53,7 +53,8 @@ impl World<'_> {
         }
         self.say("the cache device is back");
         self.life.comeback = Comeback::HandingOver;
-        self.engine().0.begin_hand_over();
+        let now = self.time();
+        self.engine().0.begin_hand_over(now);
     }
 
     /// Whether the engine is one that recovers a device which came back.

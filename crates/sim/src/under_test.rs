@@ -36,7 +36,7 @@ pub trait UnderTest {
     fn status(&self, now: Time) -> Option<SetStatus>;
     fn volume_status(&self, now: Time, volume: VolumeSlot) -> Option<VolumeStatus>;
     /// Begins to hand over to an engine that recovers the cache device that was gone.
-    fn begin_hand_over(&mut self) {}
+    fn begin_hand_over(&mut self, _now: Time) {}
     fn is_ready_to_hand_over(&self) -> bool {
         false
     }
@@ -141,8 +141,8 @@ impl UnderTest for Engine {
         Engine::volume_status(self, now, volume)
     }
 
-    fn begin_hand_over(&mut self) {
-        Engine::begin_hand_over(self);
+    fn begin_hand_over(&mut self, now: Time) {
+        Engine::begin_hand_over(self, now);
     }
 
     fn is_ready_to_hand_over(&self) -> bool {

@@ -25,6 +25,7 @@ use crate::engine::{Engine, SummaryUser};
 use crate::event::{CommandError, CommandId, Event};
 use crate::format::record::EntryKind;
 use crate::format::summary::PlacedEntry;
+use crate::io::Device;
 use crate::payload::Payload;
 use crate::units::{CacheBlock, Time, VolumeSlot};
 use crate::volume::Service;
@@ -42,15 +43,18 @@ impl Engine {
             return;
         };
         if let Some(command) = volume.command {
-            // Any other stage needs the cache device only, and ends soon.
-            if !matches!(command.stage, Stage::Leaving | Stage::Gated) {
+            // Any other stage needs the cache device only, and ends soon. What is left of an attach
+            // whose flush hangs is a volume of which the table may know already.
+            if !matches!(command.stage, Stage::Leaving | Stage::Gated | Stage::OriginFlush) {
                 self.end_command(id, Err(CommandError::Busy));
                 return;
             }
             self.abandon_command(slot, command.id, CommandError::Cancelled);
         }
+        let now = self.now;
         let volume = self.volume_mut(slot);
         volume.service = Service::GivenUp;
+        volume.ride.hurry(now);
         volume.is_gated = true;
         volume.command = Some(VolumeCommand {
             id,
@@ -98,6 +102,10 @@ impl Engine {
 
     /// Waits until nobody holds anything of the volume; then the index forgets it.
     pub(super) fn advance_resting(&mut self, slot: VolumeSlot, since: Time) {
+        if self.is_cache_failed() {
+            self.release_after_failure(slot);
+            return;
+        }
         self.fail_room_waiters_of(slot);
         let volume = self.volume(slot);
         if volume.operations > 0 || !volume.locks.is_idle() || !self.is_quiet(slot) {
@@ -112,8 +120,28 @@ impl Engine {
         self.set_stage(slot, Stage::Releasing { is_loading: false });
     }
 
+    /// The cache device failed when the table without the volume was durable. No engine that takes
+    /// the device back has the volume, and another one may take its slot: so the command ends well,
+    /// and the host offers the volume no more.
+    pub(crate) fn end_left_after_failure(&mut self, slot: VolumeSlot) {
+        self.events.push_back(Event::DirtyEnded { volume: slot });
+        self.set_stage(slot, Stage::Resting { since: self.now });
+        self.answer_early(slot);
+    }
+
+    /// The origin is released when nothing is under way at it. The volume stays: jobs that stand
+    /// still without the device may hold pieces of it.
+    fn release_after_failure(&mut self, slot: VolumeSlot) {
+        let volume = self.volume(slot);
+        let is_origin_busy = self.ios.iter().any(|(_, io)| io.device == Device::Origin(slot));
+        if volume.operations == 0 && volume.locks.is_idle() && !is_origin_busy {
+            self.volume_mut(slot).command = None;
+            self.events.push_back(Event::OriginReleased { volume: slot });
+        }
+    }
+
     fn answer_early(&mut self, slot: VolumeSlot) {
-        let command = self.volume_mut(slot).command.as_mut().expect("it is being discarded");
+        let command = self.volume_mut(slot).command.as_mut().expect("it is being detached");
         if !core::mem::replace(&mut command.is_answered, true) {
             let id = command.id;
             self.events.push_back(Event::TableChanged);

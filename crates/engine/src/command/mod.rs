@@ -1,7 +1,8 @@
 //! Commands of the operator.
 //!
 //! A change of mode goes through stages: write back what the new mode may not leave dirty, while
-//! clients go on (their writes go through); hold new requests back and wait for the old mode's;
+//! clients go on (their writes go through); hold new requests back and wait for the old mode's (not
+//! while their origin hangs: then clients go on, and the command waits);
 //! void what the new mode cannot vouch for; make the change durable; let the requests go. An answer
 //! comes when the state it tells of is durable, never before.
 
@@ -53,7 +54,7 @@ impl Goal {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
-    /// Dirty data goes home; clients go on.
+    /// Dirty data goes home, and an origin that hangs is waited for; clients go on.
     Leaving,
     /// New requests wait; those under way end, and what they left dirty goes home.
     Gated,
@@ -102,6 +103,21 @@ impl VolumeCommand {
     /// Whether the volume is not in service yet, or never will be again.
     pub(crate) fn is_unserved(&self) -> bool {
         matches!(self.goal, Goal::Attach | Goal::AbandonAttach | Goal::Discard)
+    }
+
+    /// Whether the volume table without the volume is durable.
+    pub(crate) fn has_left_table(&self) -> bool {
+        let is_durable = match self.stage {
+            Stage::Resting { .. } | Stage::Releasing { .. } | Stage::Checkpoint | Stage::Done => {
+                true
+            }
+            Stage::Leaving
+            | Stage::Gated
+            | Stage::OriginFlush
+            | Stage::OrderBegins
+            | Stage::Superblock => false,
+        };
+        is_durable && matches!(self.goal, Goal::Detach | Goal::Discard)
     }
 
     pub(crate) fn is_answered(&self) -> bool {
@@ -231,17 +247,17 @@ impl Engine {
     }
 
     fn attach(&mut self, id: CommandId, new: &NewVolume, facts: OriginFacts) {
-        // A detach frees its line of the table some steps before it ends: the slot is not free yet.
-        let is_leaving =
-            |slot: VolumeSlot| self.volumes.get(usize::from(slot.0)).is_some_and(Option::is_some);
-        if self.superblock.free_slot().is_some_and(is_leaving) {
-            self.end_command(id, Err(CommandError::Busy));
-            return;
-        }
-        let slot = match self.superblock.add_volume(new) {
+        // A detach frees its line of the table some steps before it ends, and that of a discard may
+        // wait for an origin that never answers: the slot is not free yet.
+        let volumes = &self.volumes;
+        let is_free =
+            |slot: VolumeSlot| volumes.get(usize::from(slot.0)).is_none_or(Option::is_none);
+        let has_line = self.superblock.free_slots().next().is_some();
+        let slot = match self.superblock.add_volume_where(new, is_free) {
             Ok(slot) => slot,
             Err(error) => {
                 let error = match error {
+                    AddVolumeError::TableFull if has_line => CommandError::Busy,
                     AddVolumeError::TableFull => CommandError::TableFull,
                     AddVolumeError::NameTaken => CommandError::NameTaken,
                     AddVolumeError::BadName | AddVolumeError::PathTooLong => CommandError::Invalid,
@@ -336,9 +352,32 @@ impl Engine {
         if command.is_leaving() && is_dirty && !ends_at_gate && !self.is_nearly_clean(slot) {
             return;
         }
+        if self.is_gate_hung(slot, command) {
+            return;
+        }
         self.volume_mut(slot).is_gated = true;
         self.set_stage(slot, Stage::Gated);
         self.advance_gated(slot, command);
+    }
+
+    /// Whether what the gate waits for may never end. Clients would wait as long for hits as well,
+    /// and the operator could not give the command up.
+    fn is_gate_hung(&self, slot: VolumeSlot, command: VolumeCommand) -> bool {
+        let needs_writeback = command.goal == Goal::Detach || self.volume(slot).dirty_blocks > 0;
+        self.is_origin_hung(slot) || needs_writeback && self.is_writeback_hung()
+    }
+
+    /// When [`Engine::advance_gated`] may find that its gate hangs.
+    pub(crate) fn gate_wakeup(&self) -> Option<Time> {
+        let is_gated = |slot: &VolumeSlot| {
+            self.volume(*slot).command.is_some_and(|command| command.stage == Stage::Gated)
+        };
+        if !self.slots().any(|slot| is_gated(&slot)) {
+            return None;
+        }
+        // Writeback may hang at the origin of any.
+        let times = self.slots().filter_map(|slot| self.origin_hangs_at(slot));
+        times.filter(|at| *at > self.now).min()
     }
 
     /// In order clients' writes go into the log until the end, so the last bit goes home while they
@@ -348,8 +387,15 @@ impl Engine {
         self.volume(slot).is_ordered() && self.volume(slot).dirty_blocks <= blocks
     }
 
-    /// Rule 10: a mode switch waits for the operations of the old mode.
+    /// Rule 10: a mode switch waits for the operations of the old mode. If these hang the requests
+    /// go on in the old mode, and the gate is tried again later.
     fn advance_gated(&mut self, slot: VolumeSlot, command: VolumeCommand) {
+        if self.is_gate_hung(slot, command) {
+            self.volume_mut(slot).is_gated = false;
+            self.needs_ungating.push(slot);
+            self.set_stage(slot, Stage::Leaving);
+            return;
+        }
         let volume = self.volume(slot);
         let is_busy = volume.operations > 0 || !volume.locks.is_idle();
         if is_busy && !has_defect(Defect::SwitchDoesNotWait) {

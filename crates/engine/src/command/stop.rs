@@ -26,7 +26,9 @@ impl Engine {
     /// A stop does not wait for dirty data to go home: what waits for that is given up.
     pub(super) fn start_stop(&mut self, id: CommandId) {
         self.stopping = Some(id);
+        let now = self.now;
         for slot in self.volume_slots() {
+            self.volume_mut(slot).ride.hurry(now);
             let Some(command) = self.volume(slot).command else { continue };
             if command.is_leaving() {
                 self.abandon_command(slot, command.id, CommandError::Cancelled);

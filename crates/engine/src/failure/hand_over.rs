@@ -5,6 +5,10 @@
 //! answered and not yet flushed, and compares: what recovery did not find is named, counted and
 //! made poison, and flushes of its volume fail from then on (promise 3).
 //!
+//! All requests of all volumes are held back from the beginning of a hand-over on, hits and those
+//! to other origins too, until those under way have ended. So it begins only while no origin hangs,
+//! and if one does before it is ready, the requests go on for a while.
+//!
 //! Only the device that was lost is taken back: the same set, in the same life. Had somebody else
 //! recovered it meanwhile, its recovery epoch would be another one.
 
@@ -64,11 +68,22 @@ pub struct Inheritance {
     missing: Vec<(VolumeSlot, u64, u64, Version)>,
 }
 
+/// Milliseconds until it is tried again to begin a hand-over. Long enough that clients whose
+/// requests were held back in vain get something done in between.
+const TRY_AGAIN_MS: u64 = 5_000;
+/// Milliseconds for which requests are held back at most though no origin hangs: until the host can
+/// save its state file, perhaps. As long as a request waits for an origin by default.
+const HOLD_MS: u64 = 30_000;
+
 /// How far a hand-over is.
 #[derive(Default)]
 pub(crate) struct HandOver {
+    /// The device is back.
+    is_wanted: bool,
     /// New requests wait, so that none is under way.
     pub(crate) is_begun: bool,
+    /// When it may begin; once it has, when it is put off.
+    turns_at: Time,
     /// Recoveries that were tried in vain; each may have raised the epoch of the device.
     failed_attempts: u64,
 }
@@ -90,10 +105,51 @@ impl Engine {
         engine
     }
 
-    /// The lost device is back: holds all requests back, so that those under way can end. Does
-    /// nothing if the device was not gone but failed: what a failed flush lost does not come back.
-    pub fn begin_hand_over(&mut self) {
-        self.hand_over.is_begun = self.cache_failed == Some(CacheFailure::Gone);
+    /// The lost device is back: holds all requests back, so that those under way can end, as soon
+    /// as no origin hangs. Does nothing if the device was not gone but failed: what a failed flush
+    /// lost does not come back.
+    pub fn begin_hand_over(&mut self, now: Time) {
+        self.now = now;
+        self.hand_over.is_wanted = self.cache_failed == Some(CacheFailure::Gone);
+        self.hand_over.turns_at = now;
+        self.hold_requests_back();
+    }
+
+    fn hold_requests_back(&mut self) {
+        let hand_over = &self.hand_over;
+        let is_due = hand_over.is_wanted && !hand_over.is_begun && hand_over.turns_at <= self.now;
+        if !is_due {
+            return;
+        }
+        let hangs = self.slots().any(|slot| self.is_origin_hung(slot));
+        self.hand_over.is_begun = !hangs;
+        self.hand_over.turns_at = self.now.after_ms(if hangs { TRY_AGAIN_MS } else { HOLD_MS });
+    }
+
+    /// Begins a hand-over that could not begin before, or puts one off that is held up.
+    pub(crate) fn advance_hand_over(&mut self, payload: &mut dyn Payload) {
+        if !self.hand_over.is_begun {
+            self.hold_requests_back();
+            return;
+        }
+        let is_held_up = self.hand_over.turns_at <= self.now
+            || self.slots().any(|slot| self.is_origin_hung(slot));
+        if is_held_up && !self.is_ready_to_hand_over() {
+            self.hand_over.is_begun = false;
+            self.hand_over.turns_at = self.now.after_ms(TRY_AGAIN_MS);
+            self.release_held_back(payload);
+        }
+    }
+
+    /// When [`Engine::advance_hand_over`] may have something to do.
+    pub(crate) fn hand_over_wakeup(&self) -> Option<Time> {
+        if !self.hand_over.is_wanted {
+            return None;
+        }
+        let hangs_at = self.slots().filter_map(|slot| self.origin_hangs_at(slot)).min();
+        let hangs_at = hangs_at.filter(|_| self.hand_over.is_begun);
+        let times = [Some(self.hand_over.turns_at), hangs_at].into_iter().flatten();
+        times.filter(|at| *at > self.now).min()
     }
 
     /// Whether [`Engine::hand_over`] may be called: a hand-over was begun, and nothing is under way
@@ -150,14 +206,18 @@ impl Engine {
     /// the requests in again.
     pub fn handle_hand_over_failed(&mut self, now: Time) {
         self.now = now;
-        self.hand_over.is_begun = false;
+        (self.hand_over.is_wanted, self.hand_over.is_begun) = (false, false);
         self.hand_over.failed_attempts += 1;
     }
 
     /// Lets the requests go that a hand-over held back which does not take place.
     pub fn cancel_hand_over(&mut self, now: Time, payload: &mut dyn Payload) {
         self.now = now;
-        self.hand_over.is_begun = false;
+        (self.hand_over.is_wanted, self.hand_over.is_begun) = (false, false);
+        self.release_held_back(payload);
+    }
+
+    fn release_held_back(&mut self, payload: &mut dyn Payload) {
         for slot in self.volume_slots() {
             if !self.volume(slot).is_gated {
                 self.release_gated(slot, payload);

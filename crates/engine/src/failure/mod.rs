@@ -4,6 +4,7 @@
 pub(crate) mod back_off;
 pub(crate) mod degraded;
 pub(crate) mod hand_over;
+pub(crate) mod hung;
 pub(crate) mod ride;
 pub(crate) mod waiting;
 
@@ -41,7 +42,8 @@ impl Engine {
     /// file says that it was served without its cache (rule 10), then served from its origin; one
     /// with dirty data keeps everything as it is, and its requests wait for the device or fail. One
     /// whose attach is under way, or that is given up, is not served by anybody: its command fails,
-    /// and nobody waits.
+    /// and nobody waits. One that the durable table does not name any more is gone whatever becomes
+    /// of the device: its command ends well.
     pub(crate) fn fail_cache(&mut self, failure: CacheFailure) {
         if self.is_cache_failed() {
             return;
@@ -55,6 +57,11 @@ impl Engine {
             // not those that recovery could not bring home.
             let is_stuck = self.volume(slot).needs_writeback || self.poisoned_blocks(slot) > 0;
             let volume = self.volume_mut(slot);
+            if volume.command.as_ref().is_some_and(VolumeCommand::has_left_table) {
+                volume.service = Service::GivenUp;
+                volume.is_gated = true;
+                continue;
+            }
             let has_dirty = volume.dirty_blocks > 0 && (volume.mode.keeps_dirty() || is_stuck);
             volume.service = Service::Quiesced;
             let is_unserved = volume.command.as_ref().is_some_and(VolumeCommand::is_unserved);
@@ -90,6 +97,10 @@ impl Engine {
         for slot in self.volume_slots() {
             for waiter in core::mem::take(&mut self.volume_mut(slot).mark_waiters) {
                 self.wake(waiter, Ended::Failed);
+            }
+            if self.volume(slot).service == Service::GivenUp {
+                self.end_left_after_failure(slot);
+                continue;
             }
             if self.volume(slot).is_gated {
                 // The origin has everything that was answered; what the log knew no longer counts.

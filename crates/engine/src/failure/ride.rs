@@ -37,7 +37,7 @@ use crate::wake::Waiter;
 
 /// Milliseconds after which an operation of an origin counts as stalled in the status. No device in
 /// working order takes so long, with any queue that we give it.
-const STALLED_MS: u64 = 5_000;
+pub(super) const STALLED_MS: u64 = 5_000;
 /// Failures of an operation from which on it is the place that is bad if the origin did other work
 /// between the last two: so long after the first one a link is up again or nothing works. Work that
 /// ended well before that may have been under way already when the link went down.
@@ -66,6 +66,7 @@ pub(crate) enum Attempt {
 struct Retry {
     attempt: Attempt,
     failures: u32,
+    first_failed: Time,
     last_failed: Time,
     error: IoError,
     /// When it is tried again; `None` while it is.
@@ -94,6 +95,23 @@ impl OriginRide {
         self.retries.iter_mut().find(|retry| retry.attempt == attempt)
     }
 
+    /// Nobody wants what waits to be tried again: it is looked at now, and ends.
+    pub(crate) fn hurry(&mut self, now: Time) {
+        for retry in self.retries.iter_mut().filter(|retry| retry.at.is_some()) {
+            retry.at = Some(now);
+        }
+    }
+
+    /// When an operation of the origin last ended well.
+    pub(super) fn last_good(&self) -> Time {
+        self.last_good
+    }
+
+    /// Since when what is tried again has failed.
+    pub(super) fn first_failed(&self) -> Option<Time> {
+        self.retries.iter().map(|retry| retry.first_failed).min()
+    }
+
     fn next_retry(&self) -> Option<Time> {
         self.retries.iter().filter_map(|retry| retry.at).min()
     }
@@ -104,6 +122,8 @@ impl OriginRide {
 pub(crate) struct Late {
     count: u64,
     bytes: u64,
+    /// A request waits on since there was no room for it here.
+    has_refused: bool,
     /// Of requests that have ended since.
     buffers: Vec<BufferId>,
 }
@@ -190,8 +210,14 @@ impl Engine {
         let retry = match volume.ride.retries.iter().position(|retry| retry.attempt == attempt) {
             Some(index) => &mut volume.ride.retries[index],
             None => {
-                let (failures, last_failed) = (1, now);
-                volume.ride.retries.push(Retry { attempt, failures, last_failed, error, at: None });
+                volume.ride.retries.push(Retry {
+                    attempt,
+                    failures: 1,
+                    first_failed: now,
+                    last_failed: now,
+                    error,
+                    at: None,
+                });
                 volume.ride.retries.last_mut().expect("just added")
             }
         };
@@ -297,6 +323,7 @@ impl Engine {
                     self.answer_late(key, payload);
                     continue;
                 }
+                self.late.has_refused = true;
                 at = now.after_ms(LOOK_AGAIN_MS);
             }
             next = Some(next.map_or(at, |next| next.min(at)));
@@ -388,6 +415,12 @@ impl Engine {
     pub(crate) fn end_late(&mut self, request: Request) {
         self.late.count -= 1;
         self.late.bytes -= payload_bytes(&request);
+        if core::mem::take(&mut self.late.has_refused) {
+            // They have waited too long already.
+            let now = self.now;
+            self.volumes.iter_mut().flatten().for_each(|volume| volume.ride.look_now(now));
+            self.go_on();
+        }
         if let RequestKind::Read { buffer } | RequestKind::Write { buffer, .. } = request.kind {
             self.late.buffers.push(buffer);
             self.go_on();

@@ -229,3 +229,137 @@ fn a_cache_device_that_goes_meanwhile_fails_it() {
     world.restart().expect("nothing is damaged");
     assert_eq!((world.dirty(0), world.read_now(0, 2)), (3, Ok(Content::Tag(3))));
 }
+
+/// The cache device goes with the next record.
+fn lose_the_cache(world: &mut World) {
+    world.write(1, 9, 1, 9);
+    let record = world.the(cache::record);
+    world.fail(record, IoError::Gone, Keep::Nothing);
+    world.settle_except(origin::any(0));
+    assert!(world.is_cache_failed());
+}
+
+/// The table without the volume is durable, so it is gone whatever becomes of the device: a host
+/// that is told otherwise offers it again.
+#[test]
+fn a_cache_device_that_goes_after_the_table_was_durable_fails_nothing() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    world.drain(0);
+    world.idle_except(50, origin::any(0));
+    let discard = world.command(GIVE_UP);
+    world.idle_except(100, origin::any(0));
+    assert!(world.has_event(&discarded(3)));
+    assert_eq!(world.command_result(discard), None);
+    lose_the_cache(&mut world);
+    assert_eq!(world.command_result(discard), Some(Ok(Some(SLOT))));
+    assert!(world.has_event(&Event::DirtyEnded { volume: SLOT }));
+    let read = world.read(0, 0, 1);
+    assert!(!world.has_event(&Event::OriginReleased { volume: SLOT }), "it hangs");
+    world.idle_for(5_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+    assert!(world.is_pending(read), "nobody serves it");
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    look_at_the_rest_of_a_window(&mut world);
+}
+
+#[test]
+fn a_cache_device_that_goes_after_the_answer_keeps_no_origin() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    world.drain(0);
+    world.idle_except(50, origin::any(0));
+    let discard = world.command(GIVE_UP);
+    world.idle_except(2_500, origin::any(0));
+    assert_eq!(world.command_result(discard), Some(Ok(Some(SLOT))));
+    lose_the_cache(&mut world);
+    world.idle_for(5_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+}
+
+#[test]
+fn a_detach_whose_table_is_durable_ends_well_without_the_cache_device() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    let detach = world.command(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack });
+    world.idle_except(5_000, cache::checkpoint);
+    assert!(world.stored_superblock().volume(SLOT).is_none());
+    assert_eq!(world.command_result(detach), None, "a checkpoint is to say so");
+    let checkpoint = world.find(cache::checkpoint)[0];
+    world.fail(checkpoint, IoError::Gone, Keep::Nothing);
+    world.settle();
+    assert_eq!(world.command_result(detach), Some(Ok(Some(SLOT))));
+    let goes_on = |event: &Event| match event {
+        Event::CacheFailed { clean_volumes } => clean_volumes.contains(&SLOT),
+        _ => false,
+    };
+    assert!(!world.events.iter().any(goes_on));
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+}
+
+#[test]
+fn a_slot_whose_origin_never_answers_keeps_no_other_volume_out() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    world.drain(0);
+    world.idle_except(50, origin::any(0));
+    assert_eq!(give_up_while_hanging(&mut world), Ok(Some(SLOT)));
+    let origin = world.setup.fresh_origin(2);
+    world.origins.push(origin);
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    world.idle_except(100, origin::any(0));
+    let other = VolumeSlot(2);
+    assert_eq!(world.command_result(attach), Some(Ok(Some(other))), "slot 0 is not free");
+    let (write, read) = (world.write(2, 0, 1, 5), world.read(2, 1, 1));
+    world.idle_except(100, origin::any(0));
+    assert!(world.is_done(write) && world.is_done(read));
+    world.idle_for(10_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+    assert_eq!(world.read_now(2, 0), Ok(Content::Tag(5)));
+    look_at_the_rest_of_a_window(&mut world);
+}
+
+fn give_up_while_hanging(world: &mut World) -> Result<Option<VolumeSlot>, CommandError> {
+    let discard = world.command(GIVE_UP);
+    world.idle_except(2_500, origin::any(0));
+    world.command_result(discard).expect("it does not wait for the origin")
+}
+
+#[test]
+fn it_ends_an_attach_that_waits_for_the_origin() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    assert_eq!(world.command_now(GIVE_UP), Ok(Some(SLOT)));
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = world.command(Command::Attach { volume, facts });
+    world.idle_except(10_000, origin::any(0));
+    assert_eq!(world.command_result(attach), None);
+    assert_eq!(give_up_while_hanging(&mut world), Ok(Some(SLOT)));
+    assert_eq!(world.command_result(attach), Some(Err(CommandError::Cancelled)));
+    world.idle_for(10_000);
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+    look_at_the_rest(&mut world);
+    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    assert_eq!(world.command_now(Command::Attach { volume, facts }), Ok(Some(SLOT)));
+    assert_eq!(world.read_now(0, 1), Ok(Content::Tag(ORIGINAL)));
+}
+
+/// Two volumes; a write to volume 0 waits until it is tried again, for some seconds.
+fn retrying() -> (World, u64) {
+    let mut world = Setup::of(&[CacheMode::Writearound, CacheMode::Writeback]).start();
+    world.fails = Some(Box::new(|held: &Held| {
+        (held.device == Device::Origin(SLOT)).then_some(IoError::Transient)
+    }));
+    let write = world.write(0, 5, 1, 1);
+    world.idle_for(5_000);
+    assert!(world.is_pending(write));
+    (world, write)
+}
+
+#[test]
+fn what_waits_to_be_tried_again_ends_at_once() {
+    for command in [GIVE_UP, Command::Stop] {
+        let (mut world, write) = retrying();
+        let given = world.command(command);
+        world.idle_for(10);
+        assert_eq!(world.result(write).map(|result| result.is_err()), Some(true));
+        assert!(world.command_result(given).is_some());
+    }
+}

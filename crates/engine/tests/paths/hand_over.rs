@@ -24,9 +24,14 @@ fn lost(modes: &[CacheMode]) -> (World, u64) {
     (world, write)
 }
 
+fn begin(world: &mut World) {
+    let now = world.time();
+    world.engine().0.begin_hand_over(now);
+}
+
 /// The device comes back, with what it had not flushed or without.
 fn come_back(world: &mut World, keeps: Keep) {
-    world.engine().0.begin_hand_over();
+    begin(world);
     world.settle();
     world.cache.cut_power(|_| keeps == Keep::All);
     let requests = world.replace_engine(&[]);
@@ -73,7 +78,7 @@ fn what_the_device_did_not_keep_is_named_and_fails_flushes() {
 #[test]
 fn what_was_promised_by_a_flush_is_never_named() {
     let (mut world, _) = lost(&[CacheMode::Writeback]);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     world.settle();
     world.cache.cut_power(|_| false);
     world.replace_engine(&[]);
@@ -91,7 +96,7 @@ fn a_volume_that_went_on_without_its_cache_is_served_with_it_again() {
     let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     world.write_now(1, 9, 1, 7);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     let held = world.read(1, 9, 1);
     world.settle();
     assert!(world.is_pending(held), "held back until it is known who serves");
@@ -110,7 +115,7 @@ fn an_engine_with_operations_under_way_does_not_hand_over() {
     let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     let read = world.read(1, 5, 1);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     world.settle_except(origin::read(1));
     assert!(!world.engine().0.is_ready_to_hand_over());
     world.finish(&[read]);
@@ -120,7 +125,7 @@ fn an_engine_with_operations_under_way_does_not_hand_over() {
 #[test]
 fn a_device_that_somebody_else_recovered_is_refused() {
     let (mut world, _) = lost(&[CacheMode::Writeback]);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     world.settle();
     let lost_by = world.engine.take();
     world.restart().expect("nothing is damaged");
@@ -135,7 +140,7 @@ fn when_recovery_fails_the_old_engine_goes_on() {
     let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     world.write_now(1, 9, 1, 7);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     world.settle();
     let mut lost_by = world.engine.take().expect("the process lives");
     let (requests, _) = lost_by.hand_over();
@@ -150,7 +155,7 @@ fn when_recovery_fails_the_old_engine_goes_on() {
 #[test]
 fn a_cancelled_hand_over_releases_nothing_that_waits_for_the_host() {
     let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
-    world.engine().0.begin_hand_over();
+    begin(&mut world);
     let reads = [world.read(0, 0, 1), world.read(1, 9, 1)];
     let mark = world.mark();
     let now = world.time();
@@ -215,4 +220,76 @@ fn a_volume_whose_attach_the_loss_ended_holds_nothing_up() {
     come_back(&mut world, Keep::All);
     world.finish(&[write]);
     assert_eq!(world.look(1, 0..2), [1, 2].map(Content::Tag));
+}
+
+/// Three volumes whose device is gone: one waits for it, and two are served from their origins. The
+/// read of volume 1 does not end.
+fn hanging() -> (World, u64) {
+    let (mut world, _) =
+        lost(&[CacheMode::Writeback, CacheMode::Writethrough, CacheMode::Writethrough]);
+    for slot in [1, 2] {
+        world.save_mark(slot, SavedMark::ServedWithoutCache);
+    }
+    let read = world.read(1, 5, 1);
+    world.settle_except(origin::any(1));
+    assert!(world.is_pending(read));
+    (world, read)
+}
+
+fn is_served(world: &mut World) -> bool {
+    let read = world.read(2, 0, 1);
+    world.settle_except(origin::any(1));
+    world.is_done(read)
+}
+
+#[test]
+fn while_an_origin_hangs_no_hand_over_begins() {
+    let (mut world, read) = hanging();
+    world.idle_except(60_000, origin::any(1));
+    assert_eq!(world.result(read), Some(Err(RequestError::Io)), "answered late");
+    begin(&mut world);
+    for _ in 0..5 {
+        assert!(is_served(&mut world));
+        world.idle_except(7_000, origin::any(1));
+    }
+    assert!(!world.engine().0.is_ready_to_hand_over());
+    world.idle_for(6_000);
+    assert!(world.engine().0.is_ready_to_hand_over());
+    world.replace_engine(&[HostMark::None, HostMark::ServedWithoutCache, HostMark::None]);
+    world.finish_restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 0..3), [1, 2, 2].map(Content::Tag));
+}
+
+#[test]
+fn a_hand_over_is_put_off_when_an_origin_hangs() {
+    let (mut world, read) = hanging();
+    begin(&mut world);
+    let other = world.read(2, 0, 1);
+    world.idle_except(4_900, origin::any(1));
+    assert!(world.is_pending(other), "it may be over soon");
+    world.idle_except(200, origin::any(1));
+    assert!(world.is_done(other) && is_served(&mut world));
+    assert!(world.is_pending(read));
+    // A cancelled one does not begin again.
+    let now = world.time();
+    let (engine, buffers) = world.engine();
+    engine.cancel_hand_over(now, buffers);
+    world.idle_for(20_000);
+    assert!(is_served(&mut world) && world.is_done(read));
+}
+
+#[test]
+fn a_hand_over_that_the_state_file_holds_up_is_put_off() {
+    let (mut world, _) =
+        lost(&[CacheMode::Writeback, CacheMode::Writethrough, CacheMode::Writethrough]);
+    world.save_mark(2, SavedMark::ServedWithoutCache);
+    begin(&mut world);
+    let read = world.read(2, 0, 1);
+    world.idle_for(29_000);
+    assert!(world.is_pending(read));
+    world.idle_for(2_000);
+    assert!(world.is_done(read) && is_served(&mut world));
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    world.idle_for(6_000);
+    assert!(world.engine().0.is_ready_to_hand_over());
 }

@@ -1,14 +1,15 @@
 //! An origin that stalls, or fails in a way that may pass: who waits, how long, and who goes on.
 
 use forebay_engine::ORIGIN_LATE_BYTES_MAX;
-use forebay_engine::event::Command;
+use forebay_engine::event::{Command, CommandError, CommandId};
 use forebay_engine::io::{Device, IoError};
-use forebay_engine::options::{CacheMode, ORIGIN_TIMEOUT_S, VolumeSettings};
+use forebay_engine::options::{CacheMode, ORIGIN_TIMEOUT_S, VolumeSettings, WritebackOrder};
 use forebay_engine::request::RequestError;
 use forebay_engine::status::{OriginState, OriginStatus, VolumeStatus};
 use forebay_engine::units::VolumeSlot;
 
 use crate::harness::{BLOCK, Content, Keep, ORIGINAL, Setup, What, World, origin};
+use crate::modes::ALL;
 
 const LIMIT_MS: u64 = ORIGIN_TIMEOUT_S as u64 * 1000;
 
@@ -302,4 +303,159 @@ fn a_read_rides_through_the_failure_of_a_prefetch_that_it_joined() {
     world.fail(held, IoError::Transient, Keep::Nothing);
     world.idle_for(6_000);
     assert_eq!(world.result(read), Some(Ok(())));
+}
+
+/// A volume with a hit in block 0 and a write of block 5 that its origin does not end.
+fn with_a_stuck_write() -> (World, u64) {
+    let mut world = start(CacheMode::Writearound);
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(ORIGINAL)));
+    let stuck = world.write(0, 5, 1, 1);
+    world.poll();
+    (world, stuck)
+}
+
+fn is_hit_served(world: &mut World) -> bool {
+    let hit = world.read(0, 0, 1);
+    world.settle_except(origin::any(0));
+    world.is_done(hit)
+}
+
+/// What holds all requests of a volume back until those under way have ended.
+fn gating() -> Vec<Command> {
+    let volume = VolumeSlot(0);
+    let order = WritebackOrder::Ordered;
+    let mut commands = vec![Command::Drain { volume }, Command::Invalidate { volume }];
+    commands.push(Command::SetOrder { volume, order });
+    commands.extend(ALL.map(|mode| Command::SetMode { volume, mode }));
+    commands
+}
+
+#[test]
+fn no_command_makes_hits_wait_for_a_request_that_was_answered_late() {
+    for command in gating() {
+        let (mut world, stuck) = with_a_stuck_write();
+        world.idle_except(LIMIT_MS, origin::any(0));
+        assert_eq!(world.result(stuck), Some(Err(RequestError::Io)));
+        let given = [world.command(command.clone()), world.command(command.clone())];
+        for _ in 0..3 {
+            assert!(is_hit_served(&mut world), "{command:?}");
+            world.idle_except(LIMIT_MS, origin::any(0));
+        }
+        assert_eq!(world.command_result(given[0]), None, "{command:?}");
+        assert_eq!(world.command_result(given[1]), Some(Err(CommandError::Busy)));
+        world.engine().0.cancel_command(CommandId(given[0]));
+        world.poll();
+        assert_eq!(world.command_result(given[0]), Some(Err(CommandError::Cancelled)));
+        assert!(is_hit_served(&mut world), "{command:?}");
+        world.settle();
+        let again = world.command_now(command);
+        assert_eq!(again, Ok(Some(VolumeSlot(0))), "the origin is back");
+    }
+}
+
+#[test]
+fn a_command_lets_requests_go_when_its_origin_hangs() {
+    for command in gating() {
+        let (mut world, stuck) = with_a_stuck_write();
+        let given = world.command(command.clone());
+        let hit = world.read(0, 0, 1);
+        world.idle_except(4_900, origin::any(0));
+        assert!(world.is_pending(hit), "{command:?}: it may end soon");
+        world.idle_except(200, origin::any(0));
+        assert!(world.is_done(hit) && is_hit_served(&mut world), "{command:?}");
+        assert_eq!(world.command_result(given), None, "{command:?}");
+        world.idle_for(10_000);
+        assert!(world.is_done(stuck), "{command:?}");
+        assert_eq!(world.command_result(given), Some(Ok(Some(VolumeSlot(0)))), "{command:?}");
+        assert!(is_hit_served(&mut world) || command_voids(&command), "{command:?}");
+        assert_eq!(world.read_now(0, 5), Ok(Content::Tag(1)));
+    }
+}
+
+fn command_voids(command: &Command) -> bool {
+    let passthrough = CacheMode::Passthrough;
+    let to_passthrough = Command::SetMode { volume: VolumeSlot(0), mode: passthrough };
+    matches!(command, Command::Invalidate { .. }) || *command == to_passthrough
+}
+
+#[test]
+fn without_a_limit_no_command_makes_hits_wait_either() {
+    let mut world = start(CacheMode::Writearound);
+    set_timeout(&mut world, 0);
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(ORIGINAL)));
+    let stuck = world.write(0, 5, 1, 1);
+    world.idle_except(5_000, origin::any(0));
+    let command = world.drain(0);
+    assert!(is_hit_served(&mut world));
+    world.idle_for(10_000);
+    assert!(world.is_done(stuck));
+    assert_eq!(world.command_result(command), Some(Ok(Some(VolumeSlot(0)))));
+}
+
+#[test]
+fn a_command_lets_requests_go_when_its_flush_of_the_origin_hangs() {
+    let mut world = start(CacheMode::Writearound);
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(ORIGINAL)));
+    world.write_now(0, 5, 1, 1);
+    let command = world.set_mode(0, CacheMode::Writethrough);
+    let hit = world.read(0, 0, 1);
+    world.settle_except(origin::any(0));
+    world.the(origin::flush(0));
+    assert!(world.is_pending(hit));
+    world.idle_except(5_000, origin::any(0));
+    assert!(world.is_done(hit) && is_hit_served(&mut world));
+    assert_eq!(world.command_result(command), None);
+    world.idle_for(10_000);
+    assert_eq!(world.command_result(command), Some(Ok(Some(VolumeSlot(0)))));
+}
+
+/// Writeback is one job: what hangs in it at one origin holds the gate of another volume up.
+#[test]
+fn a_command_lets_requests_go_when_writeback_hangs_at_another_origin() {
+    let mut setup = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]);
+    setup.order = WritebackOrder::Ordered;
+    let mut world = setup.start();
+    for slot in [0, 1] {
+        world.write_now(slot, 0, 1, 1);
+        world.flush_now(slot);
+    }
+    world.drain(0);
+    world.idle_except(50, origin::any(0));
+    assert!(!world.find(origin::write(0)).is_empty());
+    // Nearly clean, so that the rest goes home while clients wait.
+    let command = world.drain(1);
+    let hit = world.read(1, 0, 1);
+    world.idle_except(5_000, origin::any(0));
+    assert_eq!(world.command_result(command), None);
+    assert_eq!(world.result(hit), Some(Ok(())));
+    world.idle_for(20_000);
+    assert_eq!(world.command_result(command), Some(Ok(Some(VolumeSlot(1)))));
+}
+
+#[test]
+fn a_command_lets_requests_go_while_errors_of_the_origin_may_pass() {
+    let (mut world, stuck) = with_a_stuck_write();
+    fail_origin(&mut world, Some(IoError::Transient));
+    let command = world.drain(0);
+    world.idle_for(6_000);
+    assert!(is_hit_served(&mut world) && world.is_pending(stuck));
+    fail_origin(&mut world, None);
+    world.idle_for(10_000);
+    assert_eq!(world.command_result(command), Some(Ok(Some(VolumeSlot(0)))));
+    assert!(world.is_done(stuck));
+}
+
+#[test]
+fn a_read_that_hangs_at_another_origin_holds_no_command_up() {
+    let mut setup = Setup::of(&[CacheMode::Writeback, CacheMode::Writeback]);
+    setup.order = WritebackOrder::Ordered;
+    let mut world = setup.start();
+    world.read(0, 100, 1);
+    world.idle_except(LIMIT_MS, origin::any(0));
+    let write = world.write(1, 0, 1, 1);
+    world.settle_except(origin::any(0));
+    assert!(world.is_done(write));
+    let command = world.drain(1);
+    world.idle_except(10_000, origin::any(0));
+    assert_eq!(world.command_result(command), Some(Ok(Some(VolumeSlot(1)))));
 }

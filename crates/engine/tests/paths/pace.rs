@@ -154,7 +154,8 @@ fn they_end_with_the_cache_device_and_are_done_again_when_it_is_back() {
     world.settle();
     assert!(world.is_cache_failed());
     world.save_mark(1, SavedMark::ServedWithoutCache);
-    world.engine().0.begin_hand_over();
+    let now = world.time();
+    world.engine().0.begin_hand_over(now);
     world.settle();
     let requests = world.replace_engine(&[HostMark::None, HostMark::ServedWithoutCache]);
     world.finish_restart().expect("nothing is damaged");

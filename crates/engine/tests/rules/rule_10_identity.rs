@@ -1,6 +1,6 @@
 //! Rule 10: identity of volumes, generations, and the host state file.
 
-use forebay_engine::event::{Command, CommandError, DirtyFate, Event, SavedMark};
+use forebay_engine::event::{Command, DirtyFate, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::status::VolumeState;
@@ -137,14 +137,18 @@ fn a_slot_is_not_free_before_its_detach_has_ended() {
     world.write_now(0, 0, 1, 1);
     let detach = world.command(Command::Detach { volume: SLOT, dirty: DirtyFate::WrittenBack });
     world.settle_except(cache::superblock);
-    let (volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
-    let attach = Command::Attach { volume, facts };
-    let early = world.command(attach.clone());
+    let origin = world.setup.fresh_origin(1);
+    world.origins.push(origin);
+    let (mut volume, facts) = (world.setup.new_volume(0), world.setup.origin_facts());
+    let attach = Command::Attach { volume: volume.clone(), facts };
+    volume.name = "early".into();
+    let early = world.command(Command::Attach { volume, facts });
     world.settle();
-    assert_eq!(world.command_result(early), Some(Err(CommandError::Busy)));
+    assert_eq!(world.command_result(early), Some(Ok(Some(VolumeSlot(1)))));
     assert_eq!(world.command_result(detach), Some(Ok(Some(SLOT))));
     assert_eq!(world.command_now(attach), Ok(Some(SLOT)));
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
+    assert_eq!(world.read_now(1, 0), Ok(Content::Tag(ORIGINAL)));
 }
 
 #[test]

@@ -461,7 +461,8 @@ fn writes_that_wait_for_room_wait_for_a_device_that_goes() {
     world.settle();
     assert!(world.is_cache_failed());
     assert!(waiting.iter().all(|id| world.is_pending(*id)), "none fails");
-    world.engine().0.begin_hand_over();
+    let now = world.time();
+    world.engine().0.begin_hand_over(now);
     world.settle();
     let requests = world.replace_engine(&[]);
     world.fails = None;
@@ -514,7 +515,8 @@ fn a_volume_whose_losses_find_no_room_is_not_served() {
     for slot in 1..3 {
         world.save_mark(slot, SavedMark::ServedWithoutCache);
     }
-    world.engine().0.begin_hand_over();
+    let now = world.time();
+    world.engine().0.begin_hand_over(now);
     world.settle();
     world.cache.cut_power(|_| false);
     let without = HostMark::ServedWithoutCache;

@@ -627,6 +627,20 @@ impl NbdFrontEnd {
         }
     }
 
+    /// Closes the connections to an export.
+    pub(crate) fn close_clients_of(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        export: ExportNumber,
+    ) {
+        for index in 0..self.connections.bound() {
+            let connection = self.connections.get(index);
+            if connection.is_some_and(|connection| connection.export == Some(export)) {
+                self.close(context, index);
+            }
+        }
+    }
+
     /// Whether no connection is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.connections.count() == 0

@@ -15,7 +15,7 @@ use super::handle::{
 use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
 use super::status::{ExportReport, ShardStatus};
-use crate::device::OpenedDevice;
+use crate::device::{DeviceId, OpenedDevice};
 use crate::set::OriginError;
 
 /// Most blocks of one block map: an index walk of some milliseconds.
@@ -188,6 +188,10 @@ impl Running {
         if let Err(reason) = set.engine.superblock().clone().add_volume(&volume) {
             return Err(AdminError::BadVolume { name, reason });
         }
+        if self.exports.named(&name).is_some() {
+            // Of a volume that has left the table; it is offered until its detach has ended.
+            return Err(AdminError::Engine(CommandError::Busy));
+        }
         let export = ExportFacts {
             name,
             device: volume.origin_path.clone(),
@@ -329,7 +333,11 @@ impl Running {
                         tracing::error!(%error, "an attached volume cannot be offered to clients");
                     }
                 }
-                Ok(None) | Err(_) => self.devices.remove(&mut self.ring, device),
+                Ok(None) | Err(_) => {
+                    // A discard or the loss of the cache device does not wait for its flush.
+                    set.closing.push(device);
+                    self.close_idle_origins();
+                }
             },
             CommandKind::Detach { slot, discarded_bytes } => {
                 done.discarded_bytes = discarded_bytes;
@@ -352,8 +360,18 @@ impl Running {
         answer.send(result.map(|_| done).map_err(AdminError::Engine));
     }
 
+    /// Closes origins of attaches that failed, as soon as nothing is under way at them.
+    pub(super) fn close_idle_origins(&mut self) {
+        let Some(set) = &mut self.set else { return };
+        let is_idle = |device: &mut DeviceId| self.devices.in_flight(*device) == 0;
+        let idle: Vec<_> = set.closing.extract_if(.., is_idle).collect();
+        for device in idle {
+            self.devices.remove(&mut self.ring, device);
+        }
+    }
+
     /// Nobody uses the origin of a volume any more.
-    fn close_origin(&mut self, slot: VolumeSlot) {
+    pub(super) fn close_origin(&mut self, slot: VolumeSlot) {
         let set = self.set.as_mut().expect("it is of a volume");
         if let Some(device) = set.origin(slot) {
             set.set_origin(slot, None);

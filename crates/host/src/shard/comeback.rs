@@ -83,8 +83,10 @@ impl ServedSet {
         }
     }
 
-    fn openings(&self, devices: &DeviceTable) -> Vec<OriginOpening> {
-        let slots = self.engine.superblock().slots();
+    /// By the table on the device, not that of the engine which lost it: a volume may be gone from
+    /// that one by a detach which did not become durable.
+    fn openings(&self, superblock: &Superblock, devices: &DeviceTable) -> Vec<OriginOpening> {
+        let slots = superblock.slots();
         slots
             .map(|(slot, volume)| {
                 let facts = self.origin(slot).map(|id| devices.opened(id).origin_facts());
@@ -116,7 +118,7 @@ impl Running {
         if matches!(set.comeback, Comeback::Looking { .. }) {
             tracing::warn!("the cache device {} is back", returned.device.spec());
             set.comeback = Comeback::Found(returned);
-            set.engine.begin_hand_over();
+            set.engine.begin_hand_over(self.now);
         }
     }
 
@@ -177,7 +179,7 @@ impl Running {
             return;
         };
         set.set_cache_device(id);
-        let openings = set.openings(&self.devices);
+        let openings = set.openings(&superblock, &self.devices);
         let (requests, inheritance) = set.engine.hand_over();
         let mut engine =
             Engine::recover_returned(self.now, superblock, facts, &openings, inheritance);
@@ -192,8 +194,30 @@ impl Running {
     pub(super) fn end_comeback(&mut self) {
         let set = self.set.as_mut().expect("events come from the engine");
         match std::mem::take(&mut set.comeback) {
-            Comeback::Recovering(lost) => set.hand_in(self.now, lost.requests, &mut self.pool),
+            Comeback::Recovering(lost) => {
+                set.hand_in(self.now, lost.requests, &mut self.pool);
+                self.forget_departed();
+            }
             other => set.comeback = other,
+        }
+    }
+
+    /// Takes away what is offered of volumes that the table on the device does not name: it became
+    /// durable without them, though nobody was told so before the device went. The next attach may
+    /// take their slots, and clients of theirs must not come to that volume.
+    fn forget_departed(&mut self) {
+        let set = self.set.as_ref().expect("it has come back");
+        let is_there = |slot: VolumeSlot| set.engine.superblock().volume(slot).is_some();
+        let departed = set.departed_origins();
+        for export in self.exports.of_departed(is_there) {
+            let name = &self.exports[export].facts.name;
+            tracing::warn!("volume `{name}`: its detach was durable, so it is served no more");
+            self.exports.remove(export);
+            let (front, mut context) = self.front();
+            front.close_clients_of(&mut context, export);
+        }
+        for slot in departed {
+            self.close_origin(slot);
         }
     }
 

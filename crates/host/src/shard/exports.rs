@@ -152,6 +152,15 @@ impl ExportTable {
         self.iter().find(|(_, export)| export.target == target).map(|(number, _)| number)
     }
 
+    /// Exports of volumes in slots that are not in use any more.
+    pub(crate) fn of_departed(&self, is_used: impl Fn(VolumeSlot) -> bool) -> Vec<ExportNumber> {
+        let is_departed = |export: &Export| match export.target {
+            Target::Volume(slot) => !is_used(slot),
+            Target::Bare(_) => false,
+        };
+        self.iter().filter(|(_, export)| is_departed(export)).map(|(number, _)| number).collect()
+    }
+
     /// The export of a name.
     pub(crate) fn named(&self, name: &str) -> Option<ExportNumber> {
         self.iter().find(|(_, export)| export.facts.name == name).map(|(number, _)| number)
@@ -230,6 +239,17 @@ mod tests {
         let again = table.add(facts("a"), Target::Volume(VolumeSlot(0)), None).unwrap();
         assert_ne!(again, first);
         assert_eq!(table.of_volume(VolumeSlot(0)), Some(again));
+    }
+
+    #[test]
+    fn volumes_that_are_not_there_any_more_are_found() {
+        let mut table = ExportTable::new();
+        let first = table.add(facts("a"), Target::Volume(VolumeSlot(0)), None).unwrap();
+        let second = table.add(facts("b"), Target::Volume(VolumeSlot(1)), None).unwrap();
+        assert_eq!(table.of_departed(|slot| slot == VolumeSlot(1)), [first]);
+        table.remove(first);
+        assert_eq!(table.of_departed(|slot| slot == VolumeSlot(1)), []);
+        assert_eq!(table.of_departed(|_| false), [second]);
     }
 
     #[test]

@@ -234,6 +234,7 @@ impl Running {
             }
             self.take_finished();
             self.drive_set()?;
+            self.close_idle_origins();
             if !self.replies.is_empty() {
                 // What was answered at once, from memory, took its time since the round began.
                 self.now = self.clock.now();

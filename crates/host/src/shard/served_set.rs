@@ -84,6 +84,8 @@ pub(super) struct ServedSet {
     cache_spec: DeviceSpec,
     /// Origins by slot.
     origins: Vec<Option<DeviceId>>,
+    /// Origins of attaches that failed, at which operations are under way.
+    pub(super) closing: Vec<DeviceId>,
     state: HostState,
     state_file: StateFile,
     /// Marks that are in `state` and not yet durable, for which the engine waits.
@@ -121,6 +123,7 @@ impl ServedSet {
             cache: Some(cache),
             cache_spec,
             origins: vec![None; superblock.volumes.len()],
+            closing: Vec::new(),
             state,
             state_file,
             unsaved: Vec::new(),
@@ -186,6 +189,13 @@ impl ServedSet {
 
     pub(super) fn origin(&self, slot: VolumeSlot) -> Option<DeviceId> {
         self.origins.get(usize::from(slot.0)).copied().flatten()
+    }
+
+    /// Slots whose origins are open and whose volumes the table does not name.
+    pub(super) fn departed_origins(&self) -> Vec<VolumeSlot> {
+        let slots = (0u16..).map(VolumeSlot).zip(&self.origins);
+        let open = slots.filter(|(_, origin)| origin.is_some()).map(|(slot, _)| slot);
+        open.filter(|slot| self.engine.superblock().volume(*slot).is_none()).collect()
     }
 
     /// The slot of a volume.

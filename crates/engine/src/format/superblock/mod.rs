@@ -121,6 +121,16 @@ impl Superblock {
     /// # Errors
     /// If the table is full, or name or path do not fit.
     pub fn add_volume(&mut self, new: &NewVolume) -> Result<VolumeSlot, AddVolumeError> {
+        self.add_volume_where(new, |_| true)
+    }
+
+    /// The same, but only in a slot that `is_usable`: an engine may still hold a volume of which
+    /// the table knows nothing any more.
+    pub(crate) fn add_volume_where(
+        &mut self,
+        new: &NewVolume,
+        is_usable: impl Fn(VolumeSlot) -> bool,
+    ) -> Result<VolumeSlot, AddVolumeError> {
         let name = new.name.as_bytes();
         if name.len() > NAME_BYTES_MAX || good_name_bytes(name) < name.len().max(1) {
             return Err(AddVolumeError::BadName);
@@ -131,7 +141,8 @@ impl Superblock {
         if self.volumes.iter().flatten().any(|volume| volume.name == new.name) {
             return Err(AddVolumeError::NameTaken);
         }
-        let slot = self.free_slot().ok_or(AddVolumeError::TableFull)?;
+        let slot = self.free_slots().find(|slot| is_usable(*slot));
+        let slot = slot.ok_or(AddVolumeError::TableFull)?;
         self.volumes[usize::from(slot.0)] = Some(Volume {
             id: VolumeId(self.next_volume_id),
             generation: Generation(1),
@@ -148,11 +159,10 @@ impl Superblock {
         Ok(slot)
     }
 
-    /// The slot that the next volume gets.
-    #[must_use]
-    pub fn free_slot(&self) -> Option<VolumeSlot> {
-        let slot = self.volumes.iter().position(Option::is_none)?;
-        Some(VolumeSlot(u16::try_from(slot).expect("VOLUMES_MAX fits")))
+    /// Slots that are free, in order.
+    pub fn free_slots(&self) -> impl Iterator<Item = VolumeSlot> {
+        let slots = (0u16..).map(VolumeSlot).zip(&self.volumes);
+        slots.filter(|(_, volume)| volume.is_none()).map(|(slot, _)| slot)
     }
 
     /// The volume in `slot`.
