@@ -12,6 +12,7 @@ mod demo;
 mod discard_dirty;
 mod format;
 mod online;
+mod ordered;
 mod origin_stalls;
 mod recorded;
 mod serve;
