@@ -533,14 +533,12 @@ impl World<'_> {
     fn on_detached(&mut self, index: usize, moment: u64) -> Result<(), Halt> {
         self.oracle.acknowledge_flush(index, moment);
         let volume = &mut self.volumes[index];
-        volume.slot = None;
+        let slot = volume.slot.take();
         volume.entry = TableEntry::Known;
         volume.is_origin_whole = true;
         volume.is_marked_dirty = false;
         (volume.is_given_up, volume.was_in_order) = (false, false);
-        if volume.origin.in_flight() > 0 {
-            return violation("I/O to a detached origin is under way", format!("volume {index}"));
-        }
+        self.leave_origin(index, slot)?;
         self.check_origin(index, "origin after detach")?;
         self.plan_attach(index);
         Ok(())

@@ -66,16 +66,7 @@ impl World<'_> {
         volume.entry = TableEntry::Known;
         volume.is_marked_dirty = false;
         volume.has_lost_writes = false;
-        let is_known = |slot: VolumeSlot| {
-            let engine = self.engine.as_ref();
-            engine.is_some_and(|engine| engine.volume_status(self.time(), slot).is_some())
-        };
-        // What is under way at the origin may end later.
-        let lingers = slot.filter(|slot| is_known(*slot));
-        self.volumes[index].lingers_in = lingers;
-        if lingers.is_none() && self.volumes[index].origin.in_flight() > 0 {
-            return violation("I/O to a detached origin is under way", format!("volume {index}"));
-        }
+        self.leave_origin(index, slot)?;
         self.stats.given_up += 1;
         self.accept_origin(index)?;
         self.plan_attach(index);
@@ -98,6 +89,26 @@ impl World<'_> {
         volume.behind = Behind::Untouched;
         volume.awaits_warning = false;
         self.check_origin(index, "origin of a volume that was given up")
+    }
+
+    /// The volume is detached. Unless the engine still has it, for what is under way at the origin
+    /// may end later, nothing is.
+    pub(crate) fn leave_origin(
+        &mut self,
+        index: usize,
+        slot: Option<VolumeSlot>,
+    ) -> Result<(), Halt> {
+        let is_known = |slot: &VolumeSlot| {
+            let engine = self.engine.as_ref();
+            engine.is_some_and(|engine| engine.volume_status(self.time(), *slot).is_some())
+        };
+        let lingers = slot.filter(is_known);
+        let volume = &mut self.volumes[index];
+        volume.lingers_in = lingers;
+        if lingers.is_none() && volume.origin.in_flight() > 0 {
+            return violation("I/O to a detached origin is under way", format!("volume {index}"));
+        }
+        Ok(())
     }
 
     /// The engine needs the origin no longer.

@@ -123,7 +123,9 @@ impl Engine {
     /// The cache device failed when the table without the volume was durable. No engine that takes
     /// the device back has the volume, and another one may take its slot: so the command ends well,
     /// and the host offers the volume no more.
-    pub(crate) fn end_left_after_failure(&mut self, slot: VolumeSlot) {
+    pub(crate) fn end_left_after_failure(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
+        // What was held back for it is refused.
+        self.release_gated(slot, payload);
         self.events.push_back(Event::DirtyEnded { volume: slot });
         self.set_stage(slot, Stage::Resting { since: self.now });
         self.answer_early(slot);

@@ -99,7 +99,7 @@ impl Engine {
                 self.wake(waiter, Ended::Failed);
             }
             if self.volume(slot).service == Service::GivenUp {
-                self.end_left_after_failure(slot);
+                self.end_left_after_failure(slot, payload);
                 continue;
             }
             if self.volume(slot).is_gated {

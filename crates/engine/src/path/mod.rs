@@ -15,7 +15,7 @@ use crate::payload::Payload;
 use crate::request::{Durability, Reply, Request, RequestError, RequestId, RequestKind, Served};
 use crate::slab::Key;
 use crate::units::{BLOCK_BYTES, Time};
-use crate::volume::Service;
+use crate::volume::{Service, Volume};
 use crate::wake::{Ended, Waiter};
 
 /// A client request under way.
@@ -70,7 +70,8 @@ impl Engine {
         let volume = self.volumes.get_mut(usize::from(request.volume.0)).and_then(Option::as_mut);
         let is_stopped = self.stopping.is_some() || !matches!(self.phase, Phase::Serving);
         let is_handing_over = self.hand_over.is_begun;
-        let Some(volume) = volume.filter(|_| !is_stopped) else {
+        let is_served = |volume: &&mut Volume| volume.service != Service::GivenUp;
+        let Some(volume) = volume.filter(is_served).filter(|_| !is_stopped) else {
             self.reply(request.id, Err(RequestError::Shutdown), Served::NoRead);
             return;
         };

@@ -4,6 +4,7 @@
 use forebay_engine::event::{Command, CommandError, DirtyFate, Event};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, WritebackOrder};
+use forebay_engine::request::RequestError;
 use forebay_engine::status::VolumeState;
 use forebay_engine::units::VolumeSlot;
 
@@ -257,7 +258,7 @@ fn a_cache_device_that_goes_after_the_table_was_durable_fails_nothing() {
     assert!(!world.has_event(&Event::OriginReleased { volume: SLOT }), "it hangs");
     world.idle_for(5_000);
     assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
-    assert!(world.is_pending(read), "nobody serves it");
+    assert_eq!(world.result(read), Some(Err(RequestError::Shutdown)), "nobody serves it");
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     look_at_the_rest_of_a_window(&mut world);
