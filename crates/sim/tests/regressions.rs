@@ -12,6 +12,16 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        860_000_598,
+        "the oldest segments held nothing but blocks that their origins refused, and younger ones \
+         never came into a window",
+    ),
+    (
+        897_703_729_282_317,
+        "a detach ended well as the cache device failed, and told that its origin was released: \
+         that is right, and the simulator expected otherwise",
+    ),
+    (
         1152,
         "a write without room took its lock again each time that there was some, and came too late \
          for minutes",

@@ -301,10 +301,14 @@ impl Engine {
     /// The segments held nothing that may be written home now: dirty blocks of other volumes, or of
     /// records under way. The next window begins behind them.
     fn end_empty_window(&mut self) {
-        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
-        self.writeback.after_order = orders.max().unwrap_or(0);
+        self.writeback.after_order = self.last_order_of_window();
         self.writeback.state = State::Idle;
         self.go_on();
+    }
+
+    pub(super) fn last_order_of_window(&self) -> u64 {
+        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
+        orders.max().unwrap_or(0)
     }
 
     pub(crate) fn on_writeback_woken(&mut self, ended: Ended) {
@@ -346,6 +350,9 @@ impl Engine {
         });
         self.go_on();
         if touched.is_empty() {
+            // Nothing of it is home: what its origin refuses, perhaps. The next window begins
+            // behind it, or younger blocks that could go home would never have their turn.
+            self.writeback.after_order = self.last_order_of_window();
             self.writeback.rests_until = self.now.after_ms(REST_MS);
             self.end_window();
             return;

@@ -58,8 +58,7 @@ fn averaged(before: u64, blocks: u64, elapsed_ns: u64) -> u64 {
 impl Engine {
     /// A window begins that writes so many blocks.
     pub(super) fn begin_measuring(&mut self, planned: u64) {
-        let orders = self.writeback.segments.iter().map(|id| self.log.segments.get(*id).open_order);
-        self.writeback.rate.last_order = orders.max().unwrap_or(0);
+        self.writeback.rate.last_order = self.last_order_of_window();
         let window_blocks = self.held_by_window();
         let since = (self.now, 0);
         let rate = &mut self.writeback.rate;
