@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        897_704_211_892_075,
+        "reads that were answered since their origin stalled were still under way: that is right, \
+         and the simulator took it for too much I/O",
+    ),
+    (
         860_000_598,
         "the oldest segments held nothing but blocks that their origins refused, and younger ones \
          never came into a window",
