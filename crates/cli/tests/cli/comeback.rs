@@ -1,71 +1,25 @@
 //! A cache device that goes and comes back under a running daemon: a file of nbdfuse, which is
 //! killed and started again.
 
-use std::fs::{self, File};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use crate::support::{Scratch, Server, has_tool};
+use crate::fuse::{FuseFile, await_that, has_fuse};
+use crate::support::{Scratch, Server};
 
 const CACHE_BYTES: u64 = 32 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(5);
-const TOOLS: [&str; 3] = ["nbdfuse", "nbdkit", "fusermount3"];
 
-/// `cache.img`, a file that can be taken away.
-struct Removable {
-    child: Child,
-    path: PathBuf,
-}
-
-impl Removable {
-    fn plug_in(scratch: &Scratch) -> Removable {
-        let path = scratch.path("cache.img");
-        let child = Command::new("nbdfuse")
-            .arg(&path)
-            .args(["--command", "nbdkit", "-s", "file"])
-            .arg(scratch.path("cache.raw"))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(scratch.path("nbdfuse.log")).expect("a file"))
-            .spawn()
-            .expect("nbdfuse starts");
-        let removable = Removable { child, path };
-        let is_there = |path| fs::metadata(path).is_ok_and(|file| file.len() == CACHE_BYTES);
-        await_that("the cache file is there", || is_there(&removable.path));
-        removable
-    }
-
-    fn pull_out(self) {
-        drop(self);
-    }
-}
-
-impl Drop for Removable {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.path).output();
-    }
-}
-
-#[track_caller]
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(PAUSE);
-    }
+/// `cache.img`, until it is dropped.
+fn plug_in(scratch: &Scratch) -> FuseFile {
+    let raw = scratch.path("cache.raw").display().to_string();
+    FuseFile::new(scratch, ("cache.img", CACHE_BYTES), &["file", &raw])
 }
 
 /// A cache device that can be pulled out, with a volume in writeback.
-fn site() -> (Scratch, Removable) {
+fn site() -> (Scratch, FuseFile) {
     let scratch = Scratch::new();
     scratch.file("cache.raw", CACHE_BYTES);
     scratch.file("cache.img", 0);
-    let cache = Removable::plug_in(&scratch);
+    let cache = plug_in(&scratch);
     scratch.run(&["format", "cache.img"]).expect(0);
     scratch.file("origin.img", 64 << 20);
     let attach = ["attach", "cache.img", "origin.img", "--name", "vol"];
@@ -89,14 +43,14 @@ fn read(server: &Server, offset_bytes: u64) -> std::io::Result<Vec<u8>> {
 #[test]
 fn requests_wait_for_the_device_and_nothing_is_lost() {
     let test = "comeback::requests_wait_for_the_device_and_nothing_is_lost";
-    if !TOOLS.iter().all(|tool| has_tool(test, tool)) {
+    if !has_fuse(test) {
         return;
     }
     let (scratch, cache) = site();
     let server = scratch.serve_what(&["cache.img", "--cache-timeout", "3600"]);
     make_dirty(&server);
     let mut client = server.client();
-    cache.pull_out();
+    drop(cache);
     let cache = thread::scope(|scope| {
         let write = scope.spawn(|| {
             client.write(8192, &[3; 4096])?;
@@ -105,7 +59,7 @@ fn requests_wait_for_the_device_and_nothing_is_lost() {
         await_that("the write waits", || scratch.volume()["requests_waiting"] == 1);
         assert_eq!(scratch.volume()["state"], "quiesced");
         scratch.run(&["status"]).expect(0).says("the cache device is gone").says("  waiting ");
-        let cache = Removable::plug_in(&scratch);
+        let cache = plug_in(&scratch);
         write.join().expect("no panic").expect("it waited, and was done");
         cache
     });
@@ -124,16 +78,16 @@ fn requests_wait_for_the_device_and_nothing_is_lost() {
 #[test]
 fn a_device_that_comes_back_after_the_limit_is_served_again() {
     let test = "comeback::a_device_that_comes_back_after_the_limit_is_served_again";
-    if !TOOLS.iter().all(|tool| has_tool(test, tool)) {
+    if !has_fuse(test) {
         return;
     }
     let (scratch, cache) = site();
     let server = scratch.serve_what(&["cache.img", "--cache-timeout", "0"]);
     make_dirty(&server);
-    cache.pull_out();
+    drop(cache);
     assert!(server.client().write(0, &[9; 4096]).is_err(), "nobody waits");
     assert!(read(&server, 0).is_err());
-    let _cache = Removable::plug_in(&scratch);
+    let _cache = plug_in(&scratch);
     await_that("it is served again", || read(&server, 0).is_ok());
     // The failed write left the old content or the new.
     assert!([1, 9].map(|byte| vec![byte; 4096]).contains(&read(&server, 0).expect("served")));

@@ -11,6 +11,7 @@ mod damage;
 mod demo;
 mod discard_dirty;
 mod format;
+mod fuse;
 mod online;
 mod ordered;
 mod origin_stalls;

@@ -4,50 +4,31 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::support::{Scratch, Server, has_tool};
+use crate::fuse::{FuseFile, await_that, has_fuse};
+use crate::support::{Scratch, Server};
 
 const ORIGIN_BYTES: u64 = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(5);
-const TOOLS: [&str; 3] = ["nbdfuse", "nbdkit", "fusermount3"];
 
 /// `origin.img`, a file that can be held or broken.
 struct Origin {
-    child: Child,
-    path: PathBuf,
+    file: FuseFile,
     /// While this file is there, everything but flushes fails with `EIO`.
     fails: PathBuf,
 }
 
 impl Origin {
     fn new(scratch: &Scratch) -> Origin {
-        let (path, fails) = (scratch.file("origin.img", 0), scratch.path("fails"));
-        let child = Command::new("nbdfuse")
-            .arg(&path)
-            .args(["--command", "nbdkit", "-s", "--filter=error", "file"])
-            .arg(scratch.file("origin.raw", ORIGIN_BYTES))
-            .args(["error=EIO", "error-rate=100%"])
-            .arg(format!("error-file={}", fails.display()))
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(File::create(scratch.path("nbdfuse.log")).expect("a file"))
-            .spawn()
-            .expect("nbdfuse starts");
-        let origin = Origin { child, path, fails };
-        let is_there = |path| fs::metadata(path).is_ok_and(|file| file.len() == ORIGIN_BYTES);
-        await_that("the origin is there", || is_there(&origin.path));
-        origin
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process id is positive"), signal).expect("it is our child");
+        scratch.file("origin.img", 0);
+        let (raw, fails) = (scratch.file("origin.raw", ORIGIN_BYTES), scratch.path("fails"));
+        let raw = raw.display().to_string();
+        let error_file = format!("error-file={}", fails.display());
+        let errors = ["error=EIO", "error-rate=100%", &error_file];
+        let nbdkit = [&["--filter=error", "file", &raw], &errors[..]].concat();
+        Origin { file: FuseFile::new(scratch, ("origin.img", ORIGIN_BYTES), &nbdkit), fails }
     }
 
     fn begin_to_fail(&self) {
@@ -56,23 +37,6 @@ impl Origin {
 
     fn end_to_fail(&self) {
         fs::remove_file(&self.fails).expect("it was there");
-    }
-}
-
-impl Drop for Origin {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.path).output();
-    }
-}
-
-#[track_caller]
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !is_so() {
-        assert!(Instant::now() < deadline, "never: {what}");
-        thread::sleep(PAUSE);
     }
 }
 
@@ -104,7 +68,7 @@ fn assert_goes_on(server: &Server, offset_bytes: u64) {
 #[test]
 fn an_origin_that_fails_for_a_while_is_ridden_through() {
     let test = "origin_stalls::an_origin_that_fails_for_a_while_is_ridden_through";
-    if !TOOLS.iter().all(|tool| has_tool(test, tool)) {
+    if !has_fuse(test) {
         return;
     }
     let (scratch, origin, server) = site();
@@ -135,12 +99,12 @@ fn an_origin_that_fails_for_a_while_is_ridden_through() {
 #[test]
 fn requests_of_an_origin_that_does_not_answer_fail_after_the_limit() {
     let test = "origin_stalls::requests_of_an_origin_that_does_not_answer_fail_after_the_limit";
-    if !TOOLS.iter().all(|tool| has_tool(test, tool)) {
+    if !has_fuse(test) {
         return;
     }
     let (scratch, origin, server) = site();
     scratch.run(&["set", "vol", "origin_timeout=1"]).expect(0);
-    origin.signal(Signal::STOP);
+    origin.file.signal(Signal::STOP);
     assert!(read(&server, 32 << 20).is_err());
     assert_goes_on(&server, 4096);
     await_that("status tells", || scratch.volume()["origin"]["state"] == "stalled");
@@ -148,7 +112,7 @@ fn requests_of_an_origin_that_does_not_answer_fail_after_the_limit() {
     assert_eq!(volume["origin"]["last_error"], "no answer in time");
     assert_eq!(volume["counters"]["origin_timeout_count"], 1);
     scratch.run(&["status"]).expect(0).says("stalled for");
-    origin.signal(Signal::CONT);
+    origin.file.signal(Signal::CONT);
     await_that("it is well again", || scratch.volume()["origin"]["state"] == "ok");
     assert_eq!(read(&server, 32 << 20).expect("it is back"), [0; 4096]);
     scratch.run(&["drain", "vol"]).expect(0);

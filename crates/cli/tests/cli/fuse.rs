@@ -1,0 +1,68 @@
+//! A file of nbdfuse in the place of a device, so that the device can go, be held, or fail.
+
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Scratch, has_tool};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(5);
+const TOOLS: [&str; 3] = ["nbdfuse", "nbdkit", "fusermount3"];
+
+/// Whether the machine has what such files need; says so if not.
+pub(crate) fn has_fuse(test: &str) -> bool {
+    TOOLS.iter().all(|tool| has_tool(test, tool))
+}
+
+/// It is gone when this is dropped.
+pub(crate) struct FuseFile {
+    child: Child,
+    path: PathBuf,
+}
+
+impl FuseFile {
+    /// Puts what nbdkit serves with these arguments in the place of `name`, a file that is there.
+    pub(crate) fn new(scratch: &Scratch, (name, bytes): (&str, u64), nbdkit: &[&str]) -> FuseFile {
+        let path = scratch.path(name);
+        let child = Command::new("nbdfuse")
+            .arg(&path)
+            .args(["--command", "nbdkit", "-s"])
+            .args(nbdkit)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(scratch.path("nbdfuse.log")).expect("a file"))
+            .spawn()
+            .expect("nbdfuse starts");
+        let file = FuseFile { child, path };
+        let is_there = |path| fs::metadata(path).is_ok_and(|file| file.len() == bytes);
+        await_that(&format!("{name} is there"), || is_there(&file.path));
+        file
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.expect("a process id is positive"), signal).expect("it is our child");
+    }
+}
+
+impl Drop for FuseFile {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.path).output();
+    }
+}
+
+#[track_caller]
+pub(crate) fn await_that(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        thread::sleep(PAUSE);
+    }
+}
