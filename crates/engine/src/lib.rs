@@ -33,6 +33,7 @@ mod index;
 mod inspect;
 pub mod io;
 mod log;
+mod mean;
 pub mod options;
 mod path;
 pub mod payload;

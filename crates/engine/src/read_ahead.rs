@@ -7,6 +7,8 @@
 //! take, and how many of the blocks that were fetched ahead were read before the cache dropped
 //! them. Free space costs nothing, so until the cache is full everything counts as useful.
 
+use crate::mean;
+
 /// A trip to the origin that takes this long makes a window worth its transfer: between a busy SATA
 /// SSD (.2 to .4 ms) and a hard disk or a remote volume (1 ms and more).
 const SLOW_TRIP_NS: u64 = 1_000_000;
@@ -25,8 +27,6 @@ const WASTED_MIN: u32 = 1024;
 const TRY_EVERY: u32 = 64;
 /// Both counts are halved when their sum exceeds this, so that old times are forgotten.
 const HISTORY_BLOCKS: u32 = 16 * 1024;
-/// Weight of a new trip in the mean: 1/16.
-const MEAN_SHIFT: u32 = 4;
 
 /// What a volume has learned about its origin and its clients.
 #[derive(Default)]
@@ -44,8 +44,7 @@ impl ReadAhead {
         if self.trips == 0 {
             self.mean_trip_ns = nanoseconds;
         } else {
-            self.mean_trip_ns -= self.mean_trip_ns >> MEAN_SHIFT;
-            self.mean_trip_ns += nanoseconds >> MEAN_SHIFT;
+            self.mean_trip_ns = mean::moved(self.mean_trip_ns, nanoseconds);
         }
         self.trips = self.trips.saturating_add(1);
     }

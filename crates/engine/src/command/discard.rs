@@ -25,7 +25,6 @@ use crate::engine::{Engine, SummaryUser};
 use crate::event::{CommandError, CommandId, Event};
 use crate::format::record::EntryKind;
 use crate::format::summary::PlacedEntry;
-use crate::io::Device;
 use crate::payload::Payload;
 use crate::units::{CacheBlock, Time, VolumeSlot};
 use crate::volume::Service;
@@ -135,8 +134,8 @@ impl Engine {
     /// still without the device may hold pieces of it.
     fn release_after_failure(&mut self, slot: VolumeSlot) {
         let volume = self.volume(slot);
-        let is_origin_busy = self.ios.iter().any(|(_, io)| io.device == Device::Origin(slot));
-        if volume.operations == 0 && volume.locks.is_idle() && !is_origin_busy {
+        let is_origin_idle = self.oldest_origin_io(slot).is_none();
+        if volume.operations == 0 && volume.locks.is_idle() && is_origin_idle {
             self.volume_mut(slot).command = None;
             self.events.push_back(Event::OriginReleased { volume: slot });
         }

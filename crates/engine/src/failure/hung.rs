@@ -35,6 +35,12 @@ impl Engine {
         self.slots().any(|slot| is_used(slot) && self.is_origin_hung(slot))
     }
 
+    /// When the oldest operation began that is under way at the origin.
+    pub(crate) fn oldest_origin_io(&self, slot: VolumeSlot) -> Option<Time> {
+        let own = self.ios.iter().filter(|(_, io)| io.device == Device::Origin(slot));
+        own.map(|(_, io)| io.started).min()
+    }
+
     /// From when on the origin counts as hung, if nothing more of it ends: when a request was
     /// answered late, has been tried again for so long, or waits for an origin that is silent.
     pub(crate) fn origin_hangs_at(&self, slot: VolumeSlot) -> Option<Time> {
@@ -43,8 +49,7 @@ impl Engine {
             return Some(Time(0));
         }
         let ride = &self.volume(slot).ride;
-        let own = self.ios.iter().filter(|(_, io)| io.device == Device::Origin(slot));
-        let oldest_io = own.map(|(_, io)| io.started).min().map(|started| {
+        let oldest_io = self.oldest_origin_io(slot).map(|started| {
             let silent_since = started.max(ride.last_good());
             silent_since.after_ms(STALLED_MS).min(started.after_ms(HUNG_MS))
         });

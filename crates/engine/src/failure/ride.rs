@@ -168,16 +168,14 @@ impl Engine {
     pub(crate) fn note_origin_end(&mut self, device: Device, result: IoResult) {
         let Device::Origin(slot) = device else { return };
         let now = self.now;
-        let is_failing = self.is_retrying(slot);
+        let is_first = result.is_err() && !self.is_retrying(slot);
         let Some(volume) = self.volumes[usize::from(slot.0)].as_mut() else { return };
         match result {
             Ok(()) => volume.ride.last_good = now,
-            Err(error) => {
-                volume.ride.last_error = Some((error, now));
-                if !is_failing {
-                    volume.ride.failing_since = now;
-                }
-            }
+            Err(error) => volume.ride.last_error = Some((error, now)),
+        }
+        if is_first {
+            volume.ride.failing_since = now;
         }
     }
 
@@ -436,8 +434,7 @@ impl Engine {
     pub(crate) fn origin_status(&self, slot: VolumeSlot, now: Time) -> OriginStatus {
         let volume = self.volume(slot);
         let ms_since = |time: Time| now.nanoseconds_since(time) / 1_000_000;
-        let own = self.ios.iter().filter(|(_, io)| io.device == Device::Origin(slot));
-        let oldest_io = own.map(|(_, io)| io.started).min();
+        let oldest_io = self.oldest_origin_io(slot);
         let stalled_ms = oldest_io.map(ms_since).filter(|age_ms| *age_ms >= STALLED_MS);
         let (state, state_ms) = match stalled_ms {
             Some(age_ms) => (OriginState::Stalled, age_ms),

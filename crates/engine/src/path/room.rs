@@ -161,16 +161,15 @@ impl Engine {
 
     /// Nobody brings room for what the volume is to write any more.
     pub(crate) fn fail_room_waiters_of(&mut self, slot: VolumeSlot) {
-        let is_of_it = |key: &Key| self.units[*key].slot == slot;
-        let waiting = self.room.waiting.iter().filter(|(_, key)| is_of_it(key));
-        let in_turn: Vec<Ticket> = waiting.map(|(ticket, _)| *ticket).collect();
-        let others: Vec<Key> = self.room.others.iter().copied().filter(is_of_it).collect();
-        for ticket in in_turn {
-            let key = self.room.waiting.remove(&ticket).expect("just found");
-            self.wake(Waiter::Unit(key), Ended::Failed);
-        }
-        self.room.others.retain(|key| !others.contains(key));
-        for key in others {
+        let mut failed = Vec::new();
+        let mut stays = |key: &Key| {
+            let is_of_it = self.units[*key].slot == slot;
+            failed.extend(is_of_it.then_some(*key));
+            !is_of_it
+        };
+        self.room.waiting.retain(|_, key| stays(key));
+        self.room.others.retain(|key| stays(key));
+        for key in failed {
             self.wake(Waiter::Unit(key), Ended::Failed);
         }
     }

@@ -6,6 +6,7 @@
 //! comparison.
 
 use super::depth::LEAST;
+use crate::mean;
 
 /// Blocks of a short write at most: its transfer is small against the way to it.
 pub(super) const SHORT_BLOCKS_MAX: u64 = 8;
@@ -15,8 +16,6 @@ const LONG_BLOCKS_MIN: u64 = 64;
 const SHORT_WRITES_MIN: u32 = 8;
 /// Duration of a block while no long write was measured: 100 MB/s, an old disk.
 const BLOCK_NS_UNMEASURED: u64 = 40_000;
-/// Weight of a new measurement in a mean: 1/16.
-const MEAN_SHIFT: u32 = 4;
 /// The mean of blocks is kept in parts of a block.
 const BLOCK_PARTS: u64 = 256;
 /// While gathering does not pay, one region of so many is tried, so that long writes are known.
@@ -39,10 +38,8 @@ impl Mean {
         if self.count == 0 {
             (self.block_parts, self.nanoseconds) = (parts, nanoseconds);
         } else {
-            self.block_parts -= self.block_parts >> MEAN_SHIFT;
-            self.block_parts += parts >> MEAN_SHIFT;
-            self.nanoseconds -= self.nanoseconds >> MEAN_SHIFT;
-            self.nanoseconds += nanoseconds >> MEAN_SHIFT;
+            self.block_parts = mean::moved(self.block_parts, parts);
+            self.nanoseconds = mean::moved(self.nanoseconds, nanoseconds);
         }
         self.count = self.count.saturating_add(1);
     }

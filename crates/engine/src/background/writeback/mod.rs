@@ -202,15 +202,18 @@ impl Engine {
         {
             return false;
         }
-        let is_its = |slot: &VolumeSlot| {
-            let volume = self.volume(*slot);
-            !volume.is_ordered() && self.is_writable(*slot) && self.owes_writeback(*slot)
-        };
-        let dirty: u64 =
-            self.slots().filter(is_its).map(|slot| self.volume(slot).dirty_blocks).sum();
-        let segments = dirty / u64::from(self.log.segments.segment_blocks());
-        let most = self.window_segments_max() as u64;
-        segments.min(most) >= 2 * self.writeback.segments.len() as u64
+        let twice = 2 * self.writeback.segments.len();
+        if self.window_segments_max() < twice {
+            return false;
+        }
+        let slots = self.slots().filter(|slot| self.goes_home_coalesced(*slot));
+        let dirty: u64 = slots.map(|slot| self.volume(slot).dirty_blocks).sum();
+        dirty / u64::from(self.log.segments.segment_blocks()) >= twice as u64
+    }
+
+    /// Whether windows that mix volumes take dirty data of this one.
+    fn goes_home_coalesced(&self, slot: VolumeSlot) -> bool {
+        !self.volume(slot).is_ordered() && self.is_writable(slot) && self.owes_writeback(slot)
     }
 
     /// Begins a window of these segments: finds out what they hold.
@@ -245,13 +248,8 @@ impl Engine {
 
     pub(crate) fn on_writeback_entries(&mut self, segment: u32, ranges: &[SegmentRange]) {
         self.writeback.loads -= 1;
-        let goes_home = |slot: &VolumeSlot| {
-            let is_ordered = self.volume(*slot).is_ordered();
-            self.is_writable(*slot)
-                && self.owes_writeback(*slot)
-                && !is_ordered
-                && !self.is_resting(*slot)
-        };
+        let goes_home =
+            |slot: &VolumeSlot| self.goes_home_coalesced(*slot) && !self.is_resting(*slot);
         let slots: BTreeSet<VolumeSlot> = self.slots().filter(goes_home).collect();
         for (slot, piece) in self.pieces_in_segment(segment, ranges) {
             if slots.contains(&slot) {

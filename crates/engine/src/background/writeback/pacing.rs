@@ -13,6 +13,7 @@ use super::{State, Turn};
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
 use crate::io::Device;
+use crate::mean;
 use crate::status::WritebackPace;
 use crate::units::{BLOCK_BYTES, Time, VolumeSlot};
 
@@ -22,8 +23,6 @@ const IDLE_MS: u64 = 500;
 const AWAKE_MS: u64 = 5_000;
 /// What a client's transfer counts for at most: one that stalls says nothing of the others.
 const TRANSFER_NS_MAX: u64 = 1_000_000_000;
-/// Weight of a new measurement in a mean: 1/16.
-const MEAN_SHIFT: u32 = 4;
 /// How much longer than a transfer the origin is left to clients behind it.
 const CLIENTS_SHARE: u64 = 3;
 /// Milliseconds that a volume may take of a window that goes home at a low rate; then others have
@@ -62,7 +61,7 @@ impl OriginUse {
         self.transfer_ns = if self.transfer_ns == 0 {
             sample_ns
         } else {
-            self.transfer_ns - (self.transfer_ns >> MEAN_SHIFT) + (sample_ns >> MEAN_SHIFT)
+            mean::moved(self.transfer_ns, sample_ns)
         };
     }
 

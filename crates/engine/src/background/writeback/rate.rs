@@ -12,7 +12,7 @@ const SAMPLE_MS: u64 = 100;
 /// Of an average, what a new measurement counts: one part in so many.
 const SMOOTHING: u64 = 8;
 /// Segments of one window at least, if so many have dirty blocks.
-pub(super) const WINDOW_SEGMENTS_MIN: usize = 16;
+const WINDOW_SEGMENTS_MIN: usize = 16;
 /// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
 pub(super) const WINDOW_BLOCKS_MAX: u64 = 1 << 16;
 /// Of the log between the soft and the hard mark, what a window takes while writers wait, and what
