@@ -10,6 +10,7 @@ mod modules;
 mod source;
 mod tidy;
 mod tokens;
+mod tracked;
 mod words;
 
 use std::process::Command;

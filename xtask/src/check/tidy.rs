@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use super::source::{Finding, Source};
-use super::{dependencies, functions, licences, modules, tokens, words};
+use super::{dependencies, functions, licences, modules, tokens, tracked, words};
 use crate::workspace::Workspace;
 
 /// Folders that are not ours to judge.
@@ -30,6 +30,7 @@ pub(crate) fn findings(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     findings.extend(modules::check(workspace, &sources));
     findings.extend(dependencies::check(workspace)?);
     findings.extend(licences::check(workspace)?);
+    findings.extend(tracked::check(root)?);
     findings.sort();
     findings.dedup();
     Ok(findings)
