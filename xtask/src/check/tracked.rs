@@ -43,7 +43,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let root = folder.path();
         let write = |name: &str| std::fs::write(root.join(name), "").expect("written");
-        ["added.rs", "new.rs", "ignored.rs", "notes.txt"].map(write);
+        for name in ["added.rs", "new.rs", "ignored.rs", "notes.txt"] {
+            write(name);
+        }
         std::fs::write(root.join(".gitignore"), "ignored.rs\n").expect("written");
         assert_eq!(check(root).expect("no work tree"), []);
         git(root, &["init", "--quiet"]);
