@@ -294,6 +294,7 @@ impl World<'_> {
                 pending.is_forgotten
                     || self.life.is_stopping
                     || volume.slot.is_none()
+                    || volume.is_given_up
                     || self.is_leaving(volume.slot)
             }
             RequestError::ReadOnly => false,

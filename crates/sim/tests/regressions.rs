@@ -143,6 +143,16 @@ const SEEDS: &[(u64, &str)] = &[
         "a writethrough volume showed what its origin did not have: a block that could not be read \
          kept others of its extent from going home",
     ),
+    (
+        897_708_087_368_185,
+        "a volume that was given up ended once more with each record that the cache device had \
+         failed under",
+    ),
+    (
+        4_120,
+        "a request to a volume that was being given up was refused, and then the cache device \
+         failed: nothing explained the refusal any more",
+    ),
 ];
 
 #[test]

@@ -102,7 +102,6 @@ impl Engine {
     /// Waits until nobody holds anything of the volume; then the index forgets it.
     pub(super) fn advance_resting(&mut self, slot: VolumeSlot, since: Time) {
         if self.is_cache_failed() {
-            self.release_after_failure(slot);
             return;
         }
         self.fail_room_waiters_of(slot);
@@ -121,18 +120,22 @@ impl Engine {
 
     /// The cache device failed when the table without the volume was durable. No engine that takes
     /// the device back has the volume, and another one may take its slot: so the command ends well,
-    /// and the host offers the volume no more.
+    /// and the host offers the volume no more. Called again whenever something ends that was under
+    /// way at the device.
     pub(crate) fn end_left_after_failure(&mut self, slot: VolumeSlot, payload: &mut dyn Payload) {
         // What was held back for it is refused.
         self.release_gated(slot, payload);
-        self.events.push_back(Event::DirtyEnded { volume: slot });
-        self.set_stage(slot, Stage::Resting { since: self.now });
-        self.answer_early(slot);
+        let command = self.volume(slot).command;
+        if command.is_some_and(|command| command.stage != Stage::Left) {
+            self.events.push_back(Event::DirtyEnded { volume: slot });
+            self.set_stage(slot, Stage::Left);
+            self.answer_early(slot);
+        }
     }
 
     /// The origin is released when nothing is under way at it. The volume stays: jobs that stand
     /// still without the device may hold pieces of it.
-    fn release_after_failure(&mut self, slot: VolumeSlot) {
+    pub(super) fn advance_left(&mut self, slot: VolumeSlot) {
         let volume = self.volume(slot);
         let is_origin_idle = self.oldest_origin_io(slot).is_none();
         if volume.operations == 0 && volume.locks.is_idle() && is_origin_idle {

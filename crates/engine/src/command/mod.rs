@@ -66,6 +66,8 @@ enum Stage {
     Superblock,
     /// The volume is out of the table; what is under way of it ends.
     Resting { since: Time },
+    /// The cache device failed after that. The operator was told; the origin is still in use.
+    Left,
     /// The segments give back what they kept for it; one of them may be being looked up.
     Releasing { is_loading: bool },
     /// A checkpoint with the clean state is being written.
@@ -108,9 +110,11 @@ impl VolumeCommand {
     /// Whether the volume table without the volume is durable.
     pub(crate) fn has_left_table(&self) -> bool {
         let is_durable = match self.stage {
-            Stage::Resting { .. } | Stage::Releasing { .. } | Stage::Checkpoint | Stage::Done => {
-                true
-            }
+            Stage::Resting { .. }
+            | Stage::Left
+            | Stage::Releasing { .. }
+            | Stage::Checkpoint
+            | Stage::Done => true,
             Stage::Leaving
             | Stage::Gated
             | Stage::OriginFlush
@@ -313,6 +317,7 @@ impl Engine {
                 Stage::Gated => self.advance_gated(slot, command),
                 Stage::Done => self.finish_command(slot, command, payload),
                 Stage::Resting { since } => self.advance_resting(slot, since),
+                Stage::Left => self.advance_left(slot),
                 Stage::Releasing { is_loading: false } => self.advance_releasing(slot, payload),
                 Stage::Releasing { is_loading: true }
                 | Stage::OriginFlush
@@ -524,6 +529,7 @@ impl Engine {
             | Stage::OrderBegins
             | Stage::Superblock
             | Stage::Resting { .. }
+            | Stage::Left
             | Stage::Releasing { .. }
             | Stage::Done => {}
         }

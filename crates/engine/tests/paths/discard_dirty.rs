@@ -277,6 +277,30 @@ fn a_cache_device_that_goes_after_the_answer_keeps_no_origin() {
     assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
 }
 
+/// What else was under way at the device ends later, one after the other.
+#[test]
+fn the_end_of_another_record_does_not_end_it_again() {
+    let mut world = dirty(WritebackOrder::Coalescing);
+    let discard = world.command(GIVE_UP);
+    for block in 9..11 {
+        world.write(1, block, 1, block);
+    }
+    let records = world.find(cache::record);
+    assert_eq!(records.len(), 2, "each has a record of its own");
+    let is_held = |held: &Held| cache::record(held) || cache::checkpoint(held);
+    world.idle_except(100, is_held);
+    assert!(world.has_event(&discarded(3)));
+    for record in records {
+        world.fail(record, IoError::Gone, Keep::Nothing);
+        world.settle_except(is_held);
+    }
+    assert_eq!(world.command_result(discard), Some(Ok(Some(SLOT))));
+    let ended = world.events.iter().filter(|e| **e == Event::DirtyEnded { volume: SLOT });
+    assert_eq!(ended.count(), 1);
+    world.settle();
+    assert!(world.has_event(&Event::OriginReleased { volume: SLOT }));
+}
+
 #[test]
 fn a_detach_whose_table_is_durable_ends_well_without_the_cache_device() {
     let mut world = dirty(WritebackOrder::Coalescing);
