@@ -36,7 +36,7 @@ use crate::path::pace::Pace;
 use crate::path::room::RoomQueue;
 use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
-use crate::policy::{Fifo, Policy};
+use crate::policy::{Lru, Policy};
 use crate::range_lock::LockOwner;
 use crate::recovery::Recovery;
 use crate::request::{Reply, Request};
@@ -219,7 +219,7 @@ impl Engine {
             cache_facts: cache,
             volumes: Vec::new(),
             log,
-            policy: Box::new(Fifo::new(cache_blocks)),
+            policy: Box::new(Lru::new(cache_blocks)),
             ahead: BlockBits::new(cache_blocks),
             operations: Slab::default(),
             read_parts: Slab::default(),

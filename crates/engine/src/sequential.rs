@@ -35,7 +35,8 @@ struct Streams {
     newest: u8,
 }
 
-pub(crate) struct SequentialTracker(Box<Streams>);
+/// The streams of one volume.
+pub struct SequentialTracker(Box<Streams>);
 
 impl Default for SequentialTracker {
     fn default() -> Self {
@@ -53,7 +54,7 @@ impl Default for SequentialTracker {
 
 impl SequentialTracker {
     /// Notes a read; tells how long its stream is now, in bytes, this read included.
-    pub(crate) fn observe(&mut self, offset_bytes: u64, length_bytes: u64) -> u64 {
+    pub fn observe(&mut self, offset_bytes: u64, length_bytes: u64) -> u64 {
         let streams = &mut *self.0;
         let (at, before_bytes) = match streams.find(offset_bytes) {
             Some(at) => {

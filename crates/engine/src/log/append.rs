@@ -21,6 +21,7 @@ use crate::io::{Device, IoKind, Slices};
 use crate::log::BlankRecord;
 use crate::log::segments::{SegmentState, Superseded};
 use crate::payload::{BufferRange, Payload};
+use crate::policy::Standing;
 use crate::slab::Key;
 use crate::units::{
     BLOCK_BYTES, CacheBlock, FlushEpoch, Generation, SequenceNumber, Version, VolumeId, VolumeSlot,
@@ -177,7 +178,7 @@ impl Engine {
         let position = self.log.position(segment, block);
         self.push_entry(key, new, block);
         self.place(new, Place::Data(position));
-        self.policy.on_placed(position, new.block_count);
+        self.policy.on_placed(position, new.block_count, Standing::New);
         // Whatever stream placed them: nothing of before counts.
         self.ahead.clear_run(position, new.block_count);
         (key, position)

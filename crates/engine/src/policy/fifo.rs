@@ -1,34 +1,33 @@
-//! FIFO with one reference bit: segments go in the order in which they were opened; a block that
-//! was hit since it was placed gets a second round.
+//! First in, first out: hits change nothing.
 
-use super::Policy;
-use crate::block_bits::BlockBits;
+use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
 use crate::units::CacheBlock;
 
-pub(crate) struct Fifo {
-    referenced: BlockBits,
-}
-
-impl Fifo {
-    pub(crate) fn new(cache_blocks: u64) -> Fifo {
-        Fifo { referenced: BlockBits::new(cache_blocks) }
-    }
-}
+/// One queue in order of appending.
+pub struct Fifo;
 
 impl Policy for Fifo {
-    fn on_placed(&mut self, position: CacheBlock, block_count: u32) {
-        self.referenced.clear_run(position, block_count);
+    fn queue_of_new(&mut self, _: BlockKey) -> Queue {
+        Queue::Main
     }
 
-    fn on_hit(&mut self, position: CacheBlock, block_count: u32) {
-        self.referenced.set_run(position, block_count);
+    fn on_placed(&mut self, _: CacheBlock, _: u32, _: Standing) {}
+
+    fn on_hit(&mut self, _: &Hit) -> OnHit {
+        OnHit::Stay
     }
 
-    fn keeps(&mut self, position: CacheBlock) -> bool {
-        self.referenced.take(position)
+    fn victim_queue(&self, _: &Lengths) -> Queue {
+        Queue::Main
     }
+
+    fn keeps(&mut self, _: CacheBlock) -> bool {
+        false
+    }
+
+    fn on_demoted(&mut self, _: BlockKey, _: Queue) {}
 
     fn memory_bytes(&self) -> usize {
-        self.referenced.memory_bytes()
+        0
     }
 }

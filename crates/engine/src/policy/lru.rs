@@ -1,0 +1,49 @@
+//! Least recently used: a hit brings the block back to the front.
+//!
+//! Where that waits for the block's turn, as in a log, this is CLOCK: one queue with a reference
+//! bit.
+
+use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use crate::block_bits::BlockBits;
+use crate::units::CacheBlock;
+
+/// One queue in order of use.
+pub struct Lru {
+    referenced: BlockBits,
+}
+
+impl Lru {
+    /// For a cache with so many positions.
+    pub fn new(positions: u64) -> Lru {
+        Lru { referenced: BlockBits::new(positions) }
+    }
+}
+
+impl Policy for Lru {
+    fn queue_of_new(&mut self, _: BlockKey) -> Queue {
+        Queue::Main
+    }
+
+    fn on_placed(&mut self, position: CacheBlock, block_count: u32, _: Standing) {
+        self.referenced.clear_run(position, block_count);
+    }
+
+    fn on_hit(&mut self, hit: &Hit) -> OnHit {
+        self.referenced.set_run(hit.position, hit.block_count);
+        OnHit::Append
+    }
+
+    fn victim_queue(&self, _: &Lengths) -> Queue {
+        Queue::Main
+    }
+
+    fn keeps(&mut self, position: CacheBlock) -> bool {
+        self.referenced.take(position)
+    }
+
+    fn on_demoted(&mut self, _: BlockKey, _: Queue) {}
+
+    fn memory_bytes(&self) -> usize {
+        self.referenced.memory_bytes()
+    }
+}
