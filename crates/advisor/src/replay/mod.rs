@@ -1,0 +1,308 @@
+//! What caches of several sizes and policies make of one trace.
+//!
+//! A [`Replay`] is given the requests one after another and holds a cache for each [`Case`]. The
+//! policies are the engine's own; [`PolicyName::Min`] knows the future and shows what is possible.
+//! Caches hold single blocks and copies cost nothing here: it is the policy alone that is compared.
+
+mod min;
+mod queues;
+
+use std::collections::{HashMap, HashSet};
+
+use forebay_engine::policy::{BlockKey, Clock2q, Fifo, Lru, Policy};
+use forebay_engine::sequential::SequentialTracker;
+
+use crate::trace::{Operation, Request};
+pub use min::min_hits;
+pub use queues::Queues;
+
+/// What decides which blocks stay.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PolicyName {
+    /// Three queues in the manner of Clock2Q+; the default.
+    Clock2q,
+    /// Least recently used.
+    Lru,
+    /// First in, first out.
+    Fifo,
+    /// Belady's MIN, which knows the future.
+    Min,
+}
+
+impl PolicyName {
+    /// All policies.
+    pub const ALL: [PolicyName; 4] =
+        [PolicyName::Clock2q, PolicyName::Lru, PolicyName::Fifo, PolicyName::Min];
+
+    /// The name that users give.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyName::Clock2q => "clock2q",
+            PolicyName::Lru => "lru",
+            PolicyName::Fifo => "fifo",
+            PolicyName::Min => "min",
+        }
+    }
+
+    /// The policy of this name.
+    pub fn from_name(name: &str) -> Option<PolicyName> {
+        PolicyName::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+
+    /// The engine's policy for a cache of so many blocks; none for MIN.
+    fn policy(self, cache_blocks: u32) -> Option<Box<dyn Policy>> {
+        let blocks = u64::from(cache_blocks);
+        match self {
+            PolicyName::Clock2q => Some(Box::new(Clock2q::new(blocks, blocks))),
+            PolicyName::Lru => Some(Box::new(Lru::new(blocks))),
+            PolicyName::Fifo => Some(Box::new(Fifo)),
+            PolicyName::Min => None,
+        }
+    }
+}
+
+/// A cache to try.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Case {
+    /// What decides.
+    pub policy: PolicyName,
+    /// Size in blocks, at least 1.
+    pub cache_blocks: u32,
+}
+
+/// What holds for all cases of a replay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Bytes of a block: what is cached or not as a whole.
+    pub block_bytes: u32,
+    /// Reads that belong to a longer stream are not promoted once the cache is full; 0: all are.
+    /// MIN has no such rule.
+    pub sequential_cutoff_bytes: u64,
+}
+
+/// What a case came to. Reads and writes count alike; discards only take blocks out.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Tally {
+    /// Requests.
+    pub request_count: u64,
+    /// Requests of which every block was cached.
+    pub request_hit_count: u64,
+    /// Blocks that requests touched.
+    pub block_count: u64,
+    /// Of these, the blocks that were cached.
+    pub block_hit_count: u64,
+    /// Bytes of requests.
+    pub bytes: u64,
+    /// Of these, the bytes that were cached.
+    pub hit_bytes: u64,
+    /// Bytes written to the cache: of requests that write, and of promoted reads.
+    pub cache_written_bytes: u64,
+    /// Requests of which some block was not promoted, being part of a long stream.
+    pub bypassed_request_count: u64,
+    /// Their bytes that were not cached.
+    pub bypassed_bytes: u64,
+}
+
+/// What all cases share.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// Different blocks that requests touched.
+    pub distinct_block_count: u64,
+    /// Requests, discards not counted.
+    pub request_count: u64,
+    /// Discards.
+    pub discard_count: u64,
+}
+
+enum Cache {
+    Queues(Box<Queues>),
+    /// MIN: judged at the end.
+    Later(u32),
+}
+
+struct Run {
+    cache: Cache,
+    tally: Tally,
+}
+
+/// Part of a request in one block.
+#[derive(Clone, Copy)]
+struct Piece {
+    key: BlockKey,
+    bytes: u32,
+    /// Whether another piece of the request follows.
+    is_last: bool,
+}
+
+/// A replay under way.
+pub struct Replay {
+    options: Options,
+    runs: Vec<Run>,
+    /// Everything, if a case has to know the future.
+    recorded: Option<Vec<(Piece, Operation)>>,
+    streams: HashMap<u32, SequentialTracker>,
+    distinct: HashSet<BlockKey>,
+    summary: Summary,
+}
+
+impl Replay {
+    /// Caches for `cases`, all empty.
+    ///
+    /// # Panics
+    ///
+    /// If blocks or a cache have no size.
+    pub fn new(cases: &[Case], options: &Options) -> Replay {
+        assert!(options.block_bytes > 0);
+        let run = |case: &Case| {
+            assert!(case.cache_blocks > 0);
+            let cache = match case.policy.policy(case.cache_blocks) {
+                Some(policy) => Cache::Queues(Box::new(Queues::new(policy, case.cache_blocks))),
+                None => Cache::Later(case.cache_blocks),
+            };
+            Run { cache, tally: Tally::default() }
+        };
+        let runs: Vec<Run> = cases.iter().map(run).collect();
+        let has_min = cases.iter().any(|case| case.policy == PolicyName::Min);
+        Replay {
+            options: *options,
+            runs,
+            recorded: has_min.then(Vec::new),
+            streams: HashMap::new(),
+            distinct: HashSet::new(),
+            summary: Summary { distinct_block_count: 0, request_count: 0, discard_count: 0 },
+        }
+    }
+
+    /// The next request of the trace.
+    pub fn request(&mut self, request: &Request) {
+        let pieces = pieces(request, self.options.block_bytes);
+        if request.operation == Operation::Discard {
+            self.summary.discard_count += 1;
+            self.discard(request);
+            return;
+        }
+        self.summary.request_count += 1;
+        let stream_bytes = if request.operation == Operation::Write {
+            0
+        } else {
+            let streams = self.streams.entry(request.device).or_default();
+            streams.observe(request.offset_bytes, request.length_bytes)
+        };
+        let cutoff = self.options.sequential_cutoff_bytes;
+        let is_long = cutoff > 0 && stream_bytes > cutoff;
+        for piece in pieces.clone() {
+            self.distinct.insert(piece.key);
+            if let Some(recorded) = &mut self.recorded {
+                recorded.push((piece, request.operation));
+            }
+        }
+        for run in &mut self.runs {
+            let Cache::Queues(queues) = &mut run.cache else { continue };
+            let mut counting = Counting::default();
+            for piece in pieces.clone() {
+                let is_bypassed = is_long && queues.is_full() && !queues.contains(piece.key);
+                let found = match is_bypassed {
+                    true => Found::Bypassed,
+                    false if queues.access(piece.key) => Found::Hit,
+                    false => Found::Miss,
+                };
+                counting.add(&piece, found, request.operation, self.options.block_bytes);
+            }
+            counting.end(&mut run.tally);
+        }
+    }
+
+    /// The results, in the order of the cases.
+    pub fn finish(mut self) -> (Summary, Vec<Tally>) {
+        if let Some(recorded) = self.recorded.take() {
+            let keys: Vec<BlockKey> = recorded.iter().map(|(piece, _)| piece.key).collect();
+            for run in &mut self.runs {
+                let Cache::Later(cache_blocks) = run.cache else { continue };
+                let hits = min_hits(&keys, cache_blocks);
+                let mut counting = Counting::default();
+                for ((piece, operation), is_hit) in recorded.iter().zip(hits) {
+                    let found = if is_hit { Found::Hit } else { Found::Miss };
+                    counting.add(piece, found, *operation, self.options.block_bytes);
+                    if piece.is_last {
+                        std::mem::take(&mut counting).end(&mut run.tally);
+                    }
+                }
+            }
+        }
+        self.summary.distinct_block_count = self.distinct.len() as u64;
+        (self.summary, self.runs.into_iter().map(|run| run.tally).collect())
+    }
+
+    /// Only whole blocks are given up.
+    fn discard(&mut self, request: &Request) {
+        let block_bytes = u64::from(self.options.block_bytes);
+        let start = request.offset_bytes.div_ceil(block_bytes);
+        let end = (request.offset_bytes + request.length_bytes) / block_bytes;
+        for run in &mut self.runs {
+            let Cache::Queues(queues) = &mut run.cache else { continue };
+            for block in start..end {
+                queues.invalidate(BlockKey { volume: request.device, block });
+            }
+        }
+    }
+}
+
+/// The blocks of a request.
+fn pieces(request: &Request, block_bytes: u32) -> impl Iterator<Item = Piece> + Clone {
+    let (start, end) = (request.offset_bytes, request.offset_bytes + request.length_bytes);
+    let (volume, size) = (request.device, u64::from(block_bytes));
+    (start / size..end.div_ceil(size)).map(move |block| {
+        let bytes = end.min((block + 1) * size) - start.max(block * size);
+        Piece {
+            key: BlockKey { volume, block },
+            bytes: u32::try_from(bytes).expect("within a block"),
+            is_last: (block + 1) * size >= end,
+        }
+    })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    Hit,
+    Miss,
+    Bypassed,
+}
+
+/// A request, while its pieces are counted.
+#[derive(Default)]
+struct Counting {
+    tally: Tally,
+}
+
+impl Counting {
+    fn add(&mut self, piece: &Piece, found: Found, operation: Operation, block_bytes: u32) {
+        let tally = &mut self.tally;
+        let bytes = u64::from(piece.bytes);
+        tally.block_count += 1;
+        tally.bytes += bytes;
+        match found {
+            Found::Hit => {
+                tally.block_hit_count += 1;
+                tally.hit_bytes += bytes;
+            }
+            Found::Miss => {}
+            Found::Bypassed => tally.bypassed_bytes += bytes,
+        }
+        if operation == Operation::Write || found == Found::Miss {
+            tally.cache_written_bytes += u64::from(block_bytes);
+        }
+    }
+
+    fn end(self, sum: &mut Tally) {
+        let tally = self.tally;
+        sum.request_count += 1;
+        sum.request_hit_count += u64::from(tally.block_hit_count == tally.block_count);
+        sum.block_count += tally.block_count;
+        sum.block_hit_count += tally.block_hit_count;
+        sum.bytes += tally.bytes;
+        sum.hit_bytes += tally.hit_bytes;
+        sum.cache_written_bytes += tally.cache_written_bytes;
+        sum.bypassed_request_count += u64::from(tally.bypassed_bytes > 0);
+        sum.bypassed_bytes += tally.bypassed_bytes;
+    }
+}
