@@ -5,6 +5,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use forebay_advisor::replay::PolicyName;
+use forebay_advisor::trace::Format;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_host::{DeviceSpec, ListenAddress};
 
@@ -62,6 +64,7 @@ pub(crate) enum Command {
     Show(ShowArguments),
     Check(CheckArguments),
     Wipe(WipeArguments),
+    Replay(ReplayArguments),
     Demo(DemoArguments),
 }
 
@@ -455,5 +458,57 @@ mod tests {
         assert!(parse_bare("/dev/sdb").is_err());
         assert!(parse_bare("=/dev/sdb").is_err());
         assert_eq!(parse_bare("a=hdd:x").unwrap().device.to_string(), "hdd:x");
+    }
+}
+
+/// Show what caches of several sizes and policies would make of recorded requests.
+///
+/// TRACE is a file in one of the formats below, plain or compressed with gzip or zstd. Its blocks
+/// are looked up in caches that exist on paper only. It is the policy alone that is compared: an
+/// empty cache at the start, single blocks, no cost of copies. Reads and writes count alike.
+///
+/// `min` is Belady's policy, which knows the future: no policy misses less.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Formats:
+  arc, biosnoop, blkparse, blktrace, cloudphysics, disksim, fio (iolog 2 and 3), lirs, msr,
+  oracle-general
+
+Examples:
+  forebay replay sda.blktrace.0 --cache-size 4G,16G,64G
+  forebay replay P3.txt.zst --cache-size 64M,128M --policy clock2q,lru,min --json
+  forebay replay db.iolog --cache-size 1G --block-size 64K --no-sequential")]
+pub(crate) struct ReplayArguments {
+    /// Traces; each is replayed alone
+    #[arg(value_name = "TRACE", required = true)]
+    pub(crate) traces: Vec<PathBuf>,
+    /// Sizes of the cache
+    #[arg(long, value_name = "SIZE,...", required = true, value_delimiter = ',')]
+    #[arg(value_parser = size::parse)]
+    pub(crate) cache_size: Vec<u64>,
+    /// Policies: clock2q, lru, fifo, min
+    #[arg(long, value_name = "POLICY,...", default_value = "clock2q", value_delimiter = ',')]
+    #[arg(value_parser = names::parse_policy)]
+    pub(crate) policy: Vec<PolicyName>,
+    /// Size of a block, which is cached or not as a whole; also what a number stands for in
+    /// formats that say no sizes
+    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_block_size)]
+    pub(crate) block_size: u32,
+    /// Format of the traces [default: recognised]
+    #[arg(long, value_name = "FORMAT", value_parser = names::parse_trace_format)]
+    pub(crate) format: Option<Format>,
+    /// Promote long streams of reads, too; else those beyond 1M are left out once the cache is full
+    #[arg(long)]
+    pub(crate) no_sequential: bool,
+    /// Print JSON: an array with an object for each trace, size and policy
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_block_size(text: &str) -> Result<u32, String> {
+    let bytes = size::parse(text)?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes.is_power_of_two() && (512..=16 << 20).contains(&bytes) => Ok(bytes),
+        _ => Err(format!("`{text}` is no block size: write a power of two from 512 to 16M")),
     }
 }

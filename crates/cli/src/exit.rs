@@ -5,6 +5,7 @@
 use std::fmt;
 use std::io::ErrorKind;
 
+use forebay_advisor::trace::TraceError;
 use forebay_engine::event::CommandError;
 use forebay_host::offline::OfflineError;
 use forebay_host::probe::OpenError;
@@ -116,6 +117,16 @@ fn exit_of_open(error: &OpenError) -> Exit {
 impl From<OpenError> for Failure {
     fn from(error: OpenError) -> Failure {
         Failure::new(exit_of_open(&error), error.to_string())
+    }
+}
+
+impl From<TraceError> for Failure {
+    fn from(error: TraceError) -> Failure {
+        let exit = match &error {
+            TraceError::Read { source, .. } => exit_of_io(source),
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, error.to_string())
     }
 }
 

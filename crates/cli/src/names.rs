@@ -1,5 +1,7 @@
 //! Names of modes and states, as they stand in commands, JSON and messages.
 
+use forebay_advisor::replay::PolicyName;
+use forebay_advisor::trace::Format;
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::status::{CacheHealth, OriginState, VolumeState};
@@ -81,6 +83,21 @@ pub(crate) fn health_name(health: CacheHealth) -> &'static str {
         CacheHealth::Degraded(_) => "degraded",
         CacheHealth::Failed(_) => "failed",
     }
+}
+
+/// Reads the name of a policy.
+pub(crate) fn parse_policy(text: &str) -> Result<PolicyName, String> {
+    PolicyName::from_name(text).ok_or_else(|| {
+        let names = PolicyName::ALL.map(PolicyName::name).join(", ");
+        format!("`{text}` is no policy: write one of {names}")
+    })
+}
+
+/// Reads the name of a trace's format.
+pub(crate) fn parse_trace_format(text: &str) -> Result<Format, String> {
+    Format::from_name(text).ok_or_else(|| {
+        format!("`{text}` is no format of traces: write one of {}", Format::NAMES.join(", "))
+    })
 }
 
 #[cfg(test)]

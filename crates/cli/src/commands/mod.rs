@@ -8,6 +8,7 @@ mod drain;
 pub(crate) mod format;
 mod invalidate;
 mod online;
+mod replay;
 mod serve;
 mod set;
 mod show;
@@ -39,6 +40,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Show(arguments) => show::run(&arguments).map(done),
         Command::Check(arguments) => check::run(&arguments),
         Command::Wipe(arguments) => wipe::run(&arguments).map(done),
+        Command::Replay(arguments) => replay::run(&arguments).map(done),
         Command::Demo(arguments) => crate::demo::run(&arguments),
     }
 }

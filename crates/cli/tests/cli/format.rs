@@ -4,7 +4,7 @@ use std::fs;
 
 use crate::support::Scratch;
 
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "format",
     "attach",
     "serve",
@@ -17,6 +17,7 @@ const COMMANDS: [&str; 13] = [
     "show",
     "check",
     "wipe",
+    "replay",
     "demo",
 ];
 

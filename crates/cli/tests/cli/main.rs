@@ -16,6 +16,7 @@ mod online;
 mod ordered;
 mod origin_stalls;
 mod recorded;
+mod replay;
 mod serve;
 #[path = "../../src/demo/stamps.rs"]
 mod stamps;
