@@ -96,7 +96,8 @@ pub(crate) fn parse_policy(text: &str) -> Result<PolicyName, String> {
 /// Reads the name of a trace's format.
 pub(crate) fn parse_trace_format(text: &str) -> Result<Format, String> {
     Format::from_name(text).ok_or_else(|| {
-        format!("`{text}` is no format of traces: write one of {}", Format::NAMES.join(", "))
+        let names = Format::ALL.map(Format::name).join(", ");
+        format!("`{text}` is no format of traces: write one of {names}")
     })
 }
 

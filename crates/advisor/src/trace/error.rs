@@ -140,7 +140,7 @@ pub enum TraceError {
     /// The format is none of those known.
     #[error(
         "{}: the format is not recognised; name it with --format ({})",
-        path.display(), Format::NAMES.join(", ")
+        path.display(), Format::ALL.map(Format::name).join(", ")
     )]
     Unrecognised {
         /// The file.

@@ -4,11 +4,10 @@
 //! left, everything else counted from the right, as the header has it.
 
 use super::LineFormat;
-use super::columns::{number, operation_of_letters, request, scaled, sectors};
+use super::columns::{NS_PER_SECOND, number, operation_of_letters, request, scaled, sectors};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
 
-const NS_PER_SECOND: u64 = 1_000_000_000;
 const TIME: &str = "TIME(s)";
 /// Columns that count, in this order.
 const NAMES: [&str; 4] = ["DISK", "T", "SECTOR", "BYTES"];

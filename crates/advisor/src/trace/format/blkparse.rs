@@ -6,11 +6,10 @@
 //! The summary at the end is not part of the trace.
 
 use super::LineFormat;
-use super::columns::{operation_of_letters, request, scaled, sectors};
+use super::columns::{NS_PER_SECOND, operation_of_letters, request, scaled, sectors};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Request};
 
-const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Actions that count, the first one that there is.
 const ACTIONS: [&str; 3] = ["Q", "D", "C"];
 

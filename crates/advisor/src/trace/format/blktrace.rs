@@ -5,7 +5,8 @@
 
 use std::io::{BufRead, Read};
 
-use super::columns::request;
+use super::columns::{SECTOR_BYTES, product, request};
+use super::records::{read_record, read_up_to};
 use super::{Record, RecordFormat};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
@@ -14,7 +15,6 @@ use crate::trace::{LineError, Operation, Request};
 const MAGIC: u32 = 0x6561_7400 | 0x07;
 /// `sizeof(struct blk_io_trace)`.
 const RECORD_BYTES: usize = 48;
-const SECTOR_BYTES: u64 = super::columns::SECTOR_BYTES;
 
 /// Low half of `action`.
 const QUEUE: u32 = 1;
@@ -168,14 +168,10 @@ impl RecordFormat for Blktrace {
     fn read(&mut self, file: &mut dyn BufRead, devices: &mut Devices) -> std::io::Result<Record> {
         let record = match self.held.take() {
             Some(record) => record,
-            None => {
-                let mut record = [0; RECORD_BYTES];
-                match read_up_to(file, &mut record)? {
-                    0 => return Ok(Record::End),
-                    RECORD_BYTES => record,
-                    _ => return Ok(Record::Found(Err(LineError::CutOff))),
-                }
-            }
+            None => match read_record(file)? {
+                Ok(record) => record,
+                Err(end) => return Ok(end),
+            },
         };
         if !self.endian.has_magic(&record) {
             return Ok(Record::Found(Err(self.skip_to_magic(file, record)?)));
@@ -197,29 +193,14 @@ impl Blktrace {
             return Ok(None);
         }
         let Some(operation) = event.operation() else { return Ok(None) };
-        let offset_bytes = event.sector.checked_mul(SECTOR_BYTES);
         request(Request {
             time_ns: Some(event.time_ns),
             device: devices.number(&event.device.to_string())?,
             operation,
-            offset_bytes: offset_bytes.ok_or(LineError::Overflow { column: "sector" })?,
+            offset_bytes: product("sector", event.sector, SECTOR_BYTES)?,
             length_bytes: u64::from(event.bytes),
         })
     }
-}
-
-/// Fills `buffer` as far as the file goes, and says how far.
-pub(super) fn read_up_to(file: &mut dyn BufRead, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(filled)
 }
 
 #[cfg(test)]

@@ -4,11 +4,10 @@
 //! `size` is in bytes, `lbn` in sectors of 512 bytes.
 
 use super::LineFormat;
-use super::columns::{number, request, sectors};
+use super::columns::{NS_PER_SECOND, number, product, request, sectors};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
 
-const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Columns that count, in this order.
 const NAMES: [&str; 4] = ["time", "op", "size", "lbn"];
 /// Columns of a line that are looked at.
@@ -47,9 +46,7 @@ impl LineFormat for Cloudphysics {
         let seconds: u64 = number("time", time)?;
         let Some(operation) = operation(code) else { return Ok(None) };
         request(Request {
-            time_ns: Some(
-                seconds.checked_mul(NS_PER_SECOND).ok_or(LineError::Overflow { column: "time" })?,
-            ),
+            time_ns: Some(product("time", seconds, NS_PER_SECOND)?),
             device: 0,
             operation,
             offset_bytes: sectors("lbn", lbn)?,

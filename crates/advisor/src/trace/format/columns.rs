@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use crate::trace::{LENGTH_BYTES_MAX, LineError, Operation, Request};
 
+pub(super) const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Bytes of a sector, the unit of most formats.
 pub(super) const SECTOR_BYTES: u64 = 512;
 /// End of the largest device: file offsets have 63 bits.
@@ -14,10 +15,18 @@ pub(super) fn number<N: FromStr>(column: &'static str, text: &str) -> Result<N, 
     text.parse().map_err(|_| LineError::number(column, text))
 }
 
+/// A whole number of units, each of which is so much.
+pub(super) fn units(column: &'static str, text: &str, unit: u64) -> Result<u64, LineError> {
+    product(column, number(column, text)?, unit)
+}
+
+pub(super) fn product(column: &'static str, count: u64, unit: u64) -> Result<u64, LineError> {
+    count.checked_mul(unit).ok_or(LineError::Overflow { column })
+}
+
 /// A number of sectors, in bytes.
 pub(super) fn sectors(column: &'static str, text: &str) -> Result<u64, LineError> {
-    let sectors: u64 = number(column, text)?;
-    sectors.checked_mul(SECTOR_BYTES).ok_or(LineError::Overflow { column })
+    units(column, text, SECTOR_BYTES)
 }
 
 /// A decimal fraction such as `12.000345`, times `scale`; digits beyond that are cut off.
@@ -25,8 +34,7 @@ pub(super) fn sectors(column: &'static str, text: &str) -> Result<u64, LineError
 /// Floating point would lose nanoseconds in times that count from 1970.
 pub(super) fn scaled(column: &'static str, text: &str, scale: u64) -> Result<u64, LineError> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let mut value =
-        number::<u64>(column, whole)?.checked_mul(scale).ok_or(LineError::Overflow { column })?;
+    let mut value = units(column, whole, scale)?;
     let mut unit = scale;
     for digit in fraction.chars() {
         let digit = digit.to_digit(10).ok_or_else(|| LineError::number(column, text))?;

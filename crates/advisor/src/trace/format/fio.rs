@@ -4,7 +4,7 @@
 //! the offset. Version 3 has a time in front of each line.
 
 use super::LineFormat;
-use super::columns::{number, request};
+use super::columns::{number, request, units};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
 
@@ -42,9 +42,7 @@ impl LineFormat for Iolog {
         let time_ns = match self.version {
             Version::Two => self.waited_ns,
             Version::Three if columns.is_empty() => 0,
-            Version::Three => number::<u64>("timestamp", columns.remove(0))?
-                .checked_mul(NS_PER_US)
-                .ok_or(LineError::Overflow { column: "timestamp" })?,
+            Version::Three => units("timestamp", columns.remove(0), NS_PER_US)?,
         };
         let (file, action, offset, length) = match columns[..] {
             [_, "add" | "open" | "close"] => return Ok(None),

@@ -1,7 +1,7 @@
 //! One block number a line; lines with an asterisk divide phases and mean nothing here.
 
 use super::LineFormat;
-use super::columns::{number, request};
+use super::columns::{request, units};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
 
@@ -16,15 +16,11 @@ impl LineFormat for Lirs {
         if line.contains('*') {
             return Ok(None);
         }
-        let block: u64 = number("block number", line)?;
-        let offset_bytes = block
-            .checked_mul(self.object_bytes)
-            .ok_or(LineError::Overflow { column: "block number" })?;
         request(Request {
             time_ns: None,
             device: 0,
             operation: Operation::Read,
-            offset_bytes,
+            offset_bytes: units("block number", line, self.object_bytes)?,
             length_bytes: self.object_bytes,
         })
     }

@@ -15,6 +15,7 @@ mod fio;
 mod lirs;
 mod msr;
 mod oracle_general;
+mod records;
 
 use std::io::BufRead;
 
@@ -67,30 +68,25 @@ impl Format {
         Format::OracleGeneral,
     ];
 
-    /// Their names, in the same order.
-    pub const NAMES: [&'static str; 10] = [
-        "arc",
-        "biosnoop",
-        "blkparse",
-        "blktrace",
-        "cloudphysics",
-        "disksim",
-        "fio",
-        "lirs",
-        "msr",
-        "oracle-general",
-    ];
-
     /// The name that users give.
     pub fn name(self) -> &'static str {
-        let index = Format::ALL.iter().position(|format| *format == self);
-        Format::NAMES[index.expect("all are listed")]
+        match self {
+            Format::Arc => "arc",
+            Format::Biosnoop => "biosnoop",
+            Format::Blkparse => "blkparse",
+            Format::Blktrace => "blktrace",
+            Format::Cloudphysics => "cloudphysics",
+            Format::Disksim => "disksim",
+            Format::Fio => "fio",
+            Format::Lirs => "lirs",
+            Format::Msr => "msr",
+            Format::OracleGeneral => "oracle-general",
+        }
     }
 
     /// The format of this name.
     pub fn from_name(name: &str) -> Option<Format> {
-        let index = Format::NAMES.iter().position(|known| *known == name)?;
-        Some(Format::ALL[index])
+        Format::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 

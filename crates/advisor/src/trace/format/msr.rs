@@ -4,7 +4,7 @@
 //! A. Rowstron: Write Off-Loading, FAST 2008; the archive's own README).
 
 use super::LineFormat;
-use super::columns::{number, request};
+use super::columns::{number, product, request};
 use crate::trace::device::Devices;
 use crate::trace::{LineError, Operation, Request};
 
@@ -25,10 +25,7 @@ impl LineFormat for Msr {
             return Ok(None);
         }
         let ticks: u64 = number("Timestamp", time)?;
-        let time_ns = ticks
-            .saturating_sub(TICKS_TO_1970)
-            .checked_mul(TICK_NS)
-            .ok_or(LineError::Overflow { column: "Timestamp" })?;
+        let time_ns = product("Timestamp", ticks.saturating_sub(TICKS_TO_1970), TICK_NS)?;
         let operation = match operation {
             "Read" => Operation::Read,
             "Write" => Operation::Write,

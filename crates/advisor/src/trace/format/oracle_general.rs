@@ -6,14 +6,13 @@
 
 use std::io::BufRead;
 
-use super::blktrace::read_up_to;
-use super::columns::request;
+use super::columns::{NS_PER_SECOND, request};
+use super::records::read_record;
 use super::{Record, RecordFormat};
 use crate::trace::device::Devices;
-use crate::trace::{LineError, Operation, Request};
+use crate::trace::{Operation, Request};
 
 const RECORD_BYTES: usize = 24;
-const NS_PER_SECOND: u64 = 1_000_000_000;
 /// Records that recognition looks at.
 const SAMPLE_RECORDS: usize = 256;
 
@@ -56,12 +55,10 @@ pub(super) struct OracleGeneral {
 
 impl RecordFormat for OracleGeneral {
     fn read(&mut self, file: &mut dyn BufRead, _: &mut Devices) -> std::io::Result<Record> {
-        let mut record = [0; RECORD_BYTES];
-        match read_up_to(file, &mut record)? {
-            0 => return Ok(Record::End),
-            RECORD_BYTES => {}
-            _ => return Ok(Record::Found(Err(LineError::CutOff))),
-        }
+        let record = match read_record(file)? {
+            Ok(record) => record,
+            Err(end) => return Ok(end),
+        };
         let fields = Fields::parse(&record);
         let objects_max = i64::MAX as u64 / self.object_bytes;
         Ok(Record::Found(request(Request {
@@ -77,6 +74,7 @@ impl RecordFormat for OracleGeneral {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::LineError;
 
     fn record(seconds: u32, object: u64, size: u32, next: i64) -> Vec<u8> {
         let mut record = Vec::new();
