@@ -65,11 +65,7 @@ fn miss_ratios(row: &Row) -> [f64; 4] {
         replay.request(&request.expect("whole"));
     }
     let (_, tallies) = replay.finish();
-    let ratio = |index: usize| {
-        let tally = &tallies[index];
-        1.0 - tally.block_hit_count as f64 / tally.block_count as f64
-    };
-    std::array::from_fn(ratio)
+    std::array::from_fn(|index| 1.0 - tallies[index].hit_ratio_blocks())
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl PolicyName {
     fn policy(self, cache_blocks: u32) -> Option<Box<dyn Policy>> {
         let blocks = u64::from(cache_blocks);
         match self {
-            PolicyName::Clock2q => Some(Box::new(Clock2q::new(blocks, blocks))),
+            PolicyName::Clock2q => Some(Box::new(Clock2q::new(blocks))),
             PolicyName::Lru => Some(Box::new(Lru::new(blocks))),
             PolicyName::Fifo => Some(Box::new(Fifo)),
             PolicyName::Min => None,
@@ -103,13 +103,57 @@ pub struct Tally {
     pub bypassed_bytes: u64,
 }
 
+impl Tally {
+    /// Part of the requests that were cached as a whole; 0 of none.
+    pub fn hit_ratio_requests(&self) -> f64 {
+        ratio(self.request_hit_count, self.request_count)
+    }
+
+    /// Part of the blocks that were cached; 0 of none.
+    pub fn hit_ratio_blocks(&self) -> f64 {
+        ratio(self.block_hit_count, self.block_count)
+    }
+
+    /// Part of the bytes that were cached; 0 of none.
+    pub fn hit_ratio_bytes(&self) -> f64 {
+        ratio(self.hit_bytes, self.bytes)
+    }
+
+    fn add(&mut self, piece: &Piece, found: Found, operation: Operation, block_bytes: u32) {
+        let bytes = u64::from(piece.bytes);
+        self.block_count += 1;
+        self.bytes += bytes;
+        match found {
+            Found::Hit => {
+                self.block_hit_count += 1;
+                self.hit_bytes += bytes;
+            }
+            Found::Miss => {}
+            Found::Bypassed => self.bypassed_bytes += bytes,
+        }
+        if operation == Operation::Write || found == Found::Miss {
+            self.cache_written_bytes += u64::from(block_bytes);
+        }
+    }
+
+    /// All pieces of a request were added since it was `before`.
+    fn end_request(&mut self, before: &Tally) {
+        let missed = |tally: &Tally| tally.block_count - tally.block_hit_count;
+        self.request_count += 1;
+        self.request_hit_count += u64::from(missed(self) == missed(before));
+        self.bypassed_request_count += u64::from(self.bypassed_bytes > before.bypassed_bytes);
+    }
+}
+
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
 /// What all cases share.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Summary {
     /// Different blocks that requests touched.
     pub distinct_block_count: u64,
-    /// Requests, discards not counted.
-    pub request_count: u64,
     /// Discards.
     pub discard_count: u64,
 }
@@ -130,7 +174,7 @@ struct Run {
 struct Piece {
     key: BlockKey,
     bytes: u32,
-    /// Whether another piece of the request follows.
+    /// Whether no other piece of the request follows.
     is_last: bool,
 }
 
@@ -169,19 +213,18 @@ impl Replay {
             recorded: has_min.then(Vec::new),
             streams: HashMap::new(),
             distinct: HashSet::new(),
-            summary: Summary { distinct_block_count: 0, request_count: 0, discard_count: 0 },
+            summary: Summary::default(),
         }
     }
 
     /// The next request of the trace.
     pub fn request(&mut self, request: &Request) {
-        let pieces = pieces(request, self.options.block_bytes);
         if request.operation == Operation::Discard {
             self.summary.discard_count += 1;
             self.discard(request);
             return;
         }
-        self.summary.request_count += 1;
+        let pieces = pieces(request, self.options.block_bytes);
         let stream_bytes = if request.operation == Operation::Write {
             0
         } else {
@@ -198,7 +241,7 @@ impl Replay {
         }
         for run in &mut self.runs {
             let Cache::Queues(queues) = &mut run.cache else { continue };
-            let mut counting = Counting::default();
+            let before = run.tally;
             for piece in pieces.clone() {
                 let is_bypassed = is_long && queues.is_full() && !queues.contains(piece.key);
                 let found = match is_bypassed {
@@ -206,9 +249,9 @@ impl Replay {
                     false if queues.access(piece.key) => Found::Hit,
                     false => Found::Miss,
                 };
-                counting.add(&piece, found, request.operation, self.options.block_bytes);
+                run.tally.add(&piece, found, request.operation, self.options.block_bytes);
             }
-            counting.end(&mut run.tally);
+            run.tally.end_request(&before);
         }
     }
 
@@ -219,12 +262,13 @@ impl Replay {
             for run in &mut self.runs {
                 let Cache::Later(cache_blocks) = run.cache else { continue };
                 let hits = min_hits(&keys, cache_blocks);
-                let mut counting = Counting::default();
+                let mut before = run.tally;
                 for ((piece, operation), is_hit) in recorded.iter().zip(hits) {
                     let found = if is_hit { Found::Hit } else { Found::Miss };
-                    counting.add(piece, found, *operation, self.options.block_bytes);
+                    run.tally.add(piece, found, *operation, self.options.block_bytes);
                     if piece.is_last {
-                        std::mem::take(&mut counting).end(&mut run.tally);
+                        run.tally.end_request(&before);
+                        before = run.tally;
                     }
                 }
             }
@@ -266,43 +310,4 @@ enum Found {
     Hit,
     Miss,
     Bypassed,
-}
-
-/// A request, while its pieces are counted.
-#[derive(Default)]
-struct Counting {
-    tally: Tally,
-}
-
-impl Counting {
-    fn add(&mut self, piece: &Piece, found: Found, operation: Operation, block_bytes: u32) {
-        let tally = &mut self.tally;
-        let bytes = u64::from(piece.bytes);
-        tally.block_count += 1;
-        tally.bytes += bytes;
-        match found {
-            Found::Hit => {
-                tally.block_hit_count += 1;
-                tally.hit_bytes += bytes;
-            }
-            Found::Miss => {}
-            Found::Bypassed => tally.bypassed_bytes += bytes,
-        }
-        if operation == Operation::Write || found == Found::Miss {
-            tally.cache_written_bytes += u64::from(block_bytes);
-        }
-    }
-
-    fn end(self, sum: &mut Tally) {
-        let tally = self.tally;
-        sum.request_count += 1;
-        sum.request_hit_count += u64::from(tally.block_hit_count == tally.block_count);
-        sum.block_count += tally.block_count;
-        sum.block_hit_count += tally.block_hit_count;
-        sum.bytes += tally.bytes;
-        sum.hit_bytes += tally.hit_bytes;
-        sum.cache_written_bytes += tally.cache_written_bytes;
-        sum.bypassed_request_count += u64::from(tally.bypassed_bytes > 0);
-        sum.bypassed_bytes += tally.bypassed_bytes;
-    }
 }

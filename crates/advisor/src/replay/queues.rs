@@ -88,8 +88,15 @@ impl Queues {
 
     /// Takes a block out without its turn: it was discarded.
     pub fn invalidate(&mut self, key: BlockKey) {
-        let Some(slot) = self.index.remove(&key) else { return };
-        let queue = self.slots[slot as usize].queue;
+        if let Some(slot) = self.index.get(&key).copied() {
+            self.forget(slot);
+        }
+    }
+
+    /// Its entry in the queue becomes stale.
+    fn forget(&mut self, slot: u32) {
+        let Slot { key, queue, .. } = self.slots[slot as usize];
+        self.index.remove(&key);
         self.line(queue).block_count -= 1;
         self.slots[slot as usize].number = u64::MAX;
         self.free.push(slot);
@@ -101,9 +108,14 @@ impl Queues {
         let hit = Hit { position: CacheBlock(slot), block_count: 1, queue, depth_blocks };
         if self.policy.on_hit(&hit) == OnHit::Append {
             self.policy.on_placed(CacheBlock(slot), 1, Standing::New);
-            self.line(queue).block_count -= 1;
-            self.append(slot, queue);
+            self.move_to(slot, queue);
         }
+    }
+
+    fn move_to(&mut self, slot: u32, queue: Queue) {
+        let from = self.slots[slot as usize].queue;
+        self.line(from).block_count -= 1;
+        self.append(slot, queue);
     }
 
     fn append(&mut self, slot: u32, queue: Queue) {
@@ -129,34 +141,32 @@ impl Queues {
             };
             let queue = self.policy.victim_queue(&lengths);
             let entry = self.line(queue).entries.pop_front();
-            let (slot, number) = entry.expect("the policy names a queue with blocks");
-            let Slot { key, queue: at, number: current } = self.slots[slot as usize];
-            if at != queue || current != number {
+            let entry = entry.expect("the policy names a queue with blocks");
+            if !self.is_current(queue, entry) {
                 continue;
             }
-            self.line(queue).block_count -= 1;
+            let slot = entry.0;
+            let key = self.slots[slot as usize].key;
             if self.policy.keeps(CacheBlock(slot)) {
-                self.append(slot, Queue::Main);
+                self.move_to(slot, Queue::Main);
                 continue;
             }
-            self.index.remove(&key);
-            self.slots[slot as usize].number = u64::MAX;
-            self.free.push(slot);
+            self.forget(slot);
             self.policy.on_demoted(key, queue);
             return;
         }
     }
 
+    /// Whether an entry of the queue is that of its slot still.
+    fn is_current(&self, queue: Queue, (slot, number): (u32, u64)) -> bool {
+        let slot = &self.slots[slot as usize];
+        slot.queue == queue && slot.number == number
+    }
+
     fn tidy(&mut self, queue: Queue) {
-        let line = match queue {
-            Queue::Small => &mut self.small,
-            Queue::Main => &mut self.main,
-        };
-        let slots = &self.slots;
-        line.entries.retain(|(slot, number)| {
-            let slot = &slots[*slot as usize];
-            slot.queue == queue && slot.number == *number
-        });
+        let mut entries = std::mem::take(&mut self.line(queue).entries);
+        entries.retain(|entry| self.is_current(queue, *entry));
+        self.line(queue).entries = entries;
     }
 
     fn line(&mut self, queue: Queue) -> &mut Line {
@@ -224,7 +234,7 @@ mod tests {
             blocks in prop::collection::vec((0u64..60, any::<bool>()), 1..800),
             capacity in 1u32..30,
         ) {
-            let policy = Clock2q::new(u64::from(capacity), u64::from(capacity));
+            let policy = Clock2q::new(u64::from(capacity));
             let mut queues = Queues::new(Box::new(policy), capacity);
             for (block, is_discard) in blocks {
                 if is_discard {
@@ -254,6 +264,6 @@ mod tests {
             hits[hits.len() - 50..].iter().filter(|hit| **hit).count()
         };
         assert_eq!(hits_of_last(Box::new(Lru::new(100))), 0);
-        assert_eq!(hits_of_last(Box::new(Clock2q::new(100, 100))), 50);
+        assert_eq!(hits_of_last(Box::new(Clock2q::new(100))), 50);
     }
 }

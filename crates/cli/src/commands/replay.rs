@@ -4,6 +4,7 @@ use std::path::Path;
 
 use forebay_advisor::replay::{Case, Options, Replay, Summary, Tally};
 use forebay_advisor::trace::{self, TraceReader};
+use forebay_engine::options::VolumeSettings;
 use serde::Serialize;
 
 use crate::args::ReplayArguments;
@@ -11,8 +12,6 @@ use crate::exit::Failure;
 use crate::progress::{Progress, Unit};
 use crate::{output, size};
 
-/// Reads of longer streams are not promoted: the default of `sequential_cutoff`.
-const SEQUENTIAL_CUTOFF_BYTES: u64 = 1 << 20;
 /// Requests between two looks at the progress.
 const REQUESTS_PER_PROGRESS: u64 = 16_384;
 
@@ -80,7 +79,8 @@ fn replay<'a>(
 ) -> Result<Vec<Row<'a>>, Failure> {
     let options = trace::Options { format: arguments.format, object_bytes: arguments.block_size };
     let mut reader = TraceReader::open(path, &options)?;
-    let cutoff = if arguments.no_sequential { 0 } else { SEQUENTIAL_CUTOFF_BYTES };
+    let default_cutoff = VolumeSettings::default().sequential_cutoff_bytes;
+    let cutoff = if arguments.no_sequential { 0 } else { default_cutoff };
     let options = Options { block_bytes: arguments.block_size, sequential_cutoff_bytes: cutoff };
     let mut replay = Replay::new(cases, &options);
     let mut progress = Progress::start(name, Unit::Bytes, reader.file_bytes());
@@ -106,9 +106,9 @@ fn row<'a>(
     (summary, tally): (&Summary, &Tally),
     arguments: &ReplayArguments,
 ) -> Row<'a> {
-    let requests = ratio(tally.request_hit_count, tally.request_count);
-    let blocks = ratio(tally.block_hit_count, tally.block_count);
-    let bytes = ratio(tally.hit_bytes, tally.bytes);
+    let requests = tally.hit_ratio_requests();
+    let blocks = tally.hit_ratio_blocks();
+    let bytes = tally.hit_ratio_bytes();
     Row {
         trace,
         format: reader.format().name(),
@@ -131,11 +131,6 @@ fn row<'a>(
         bypassed_bytes: tally.bypassed_bytes,
         broken_line_count: reader.broken().count,
     }
-}
-
-/// Part of a whole; 0 of nothing.
-fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 fn report_broken(name: &str, reader: &TraceReader) {

@@ -13,9 +13,9 @@ pub struct Lru {
 }
 
 impl Lru {
-    /// For a cache with so many positions.
-    pub fn new(positions: u64) -> Lru {
-        Lru { referenced: BlockBits::new(positions) }
+    /// For a cache of so many blocks.
+    pub fn new(cache_blocks: u64) -> Lru {
+        Lru { referenced: BlockBits::new(cache_blocks) }
     }
 }
 
