@@ -288,7 +288,7 @@ impl Engine {
         if let Err(error) = result {
             self.note_cache_error(&purpose, error);
         }
-        self.note_origin_end(io.device, result);
+        self.note_origin_end(io.device, io.started, result);
         self.note_client_ends(&purpose);
         self.dispatch(purpose, result, payload);
         self.run_wakes(payload);

@@ -165,11 +165,12 @@ impl Engine {
     }
 
     /// An operation of an origin has ended.
-    pub(crate) fn note_origin_end(&mut self, device: Device, result: IoResult) {
+    pub(crate) fn note_origin_end(&mut self, device: Device, started: Time, result: IoResult) {
         let Device::Origin(slot) = device else { return };
         let now = self.now;
         let is_first = result.is_err() && !self.is_retrying(slot);
         let Some(volume) = self.volumes[usize::from(slot.0)].as_mut() else { return };
+        volume.origin_cost.on_end(now, started);
         match result {
             Ok(()) => volume.ride.last_good = now,
             Err(error) => volume.ride.last_error = Some((error, now)),

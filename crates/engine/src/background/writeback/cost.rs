@@ -1,68 +1,72 @@
 //! What writes of writeback cost at an origin: so much for each, and so much for each block.
 //!
 //! Both are measured, as the device does not tell (the kernel calls every loop device rotational):
-//! short and long writes have a mean duration each, and the line through the two is the model. The
-//! writes that are under way at the same time make all of them longer alike, which changes no
-//! comparison.
+//! short and long transfers have a mean cost each, and the line through the two is the model. There
+//! are two such lines:
+//!
+//! - *Share*: what a transfer takes of the origin's time, from the end of the one before it (or its
+//!   own beginning, if that is later) to its own end. It decides how much is written at once. How
+//!   long transfers take would not do: a short one beside long ones takes as long as these.
+//! - *Took*: how long a transfer takes beside three others. A client that waits compares it.
 
 use super::depth::LEAST;
-use crate::mean;
+use crate::units::Time;
 
 /// Blocks of a short write at most: its transfer is small against the way to it.
 pub(super) const SHORT_BLOCKS_MAX: u64 = 8;
-/// Blocks of a long write at least.
+/// Blocks of a long transfer at least.
 const LONG_BLOCKS_MIN: u64 = 64;
 /// Short writes that are measured before the model says anything.
 const SHORT_WRITES_MIN: u32 = 8;
-/// Duration of a block while no long write was measured: 100 MB/s, an old disk.
+/// Duration of a block while no long transfer was measured: 100 MB/s, an old disk.
 const BLOCK_NS_UNMEASURED: u64 = 40_000;
-/// The mean of blocks is kept in parts of a block.
-const BLOCK_PARTS: u64 = 256;
+/// Transfers after which older ones count half. Shares differ widely: a drive that sorts ends many
+/// at once, after a while without any.
+const HALVED_AFTER: u32 = 256;
 /// While gathering does not pay, one region of so many is tried, so that long writes are known.
 const TRY_EVERY: u32 = 64;
 /// Share of the blocks of such a region that must be dirty: one in so many. DESIGN section 4 names
 /// the density.
 pub(super) const DENSE_ONE_IN: u64 = 16;
 
-/// Mean size and duration of writes of a class.
+/// Sums over the transfers of a class.
 #[derive(Clone, Copy, Debug, Default)]
-struct Mean {
+struct Sums {
     count: u32,
-    block_parts: u64,
+    blocks: u64,
     nanoseconds: u64,
 }
 
-impl Mean {
+impl Sums {
     fn add(&mut self, blocks: u64, nanoseconds: u64) {
-        let parts = blocks * BLOCK_PARTS;
-        if self.count == 0 {
-            (self.block_parts, self.nanoseconds) = (parts, nanoseconds);
-        } else {
-            self.block_parts = mean::moved(self.block_parts, parts);
-            self.nanoseconds = mean::moved(self.nanoseconds, nanoseconds);
+        if self.count == HALVED_AFTER {
+            let Sums { count, blocks, nanoseconds } = *self;
+            *self = Sums { count: count / 2, blocks: blocks / 2, nanoseconds: nanoseconds / 2 };
         }
-        self.count = self.count.saturating_add(1);
+        self.count += 1;
+        self.blocks += blocks;
+        self.nanoseconds += nanoseconds;
+    }
+
+    fn mean_ns(&self) -> u64 {
+        self.nanoseconds / u64::from(self.count.max(1))
+    }
+
+    /// Nanoseconds of `per_block_ns` for the blocks of a mean transfer.
+    fn of_blocks_ns(&self, per_block_ns: u64) -> u64 {
+        self.blocks * per_block_ns / u64::from(self.count.max(1))
     }
 }
 
-/// What a volume has learned about writes of its origin.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OriginCost {
-    short: Mean,
-    long: Mean,
-    untried: u32,
+/// Cost against size.
+#[derive(Clone, Copy, Debug, Default)]
+struct Line {
+    short: Sums,
+    long: Sums,
 }
 
-/// Writes that do the same work in different ways.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Transfers {
-    pub(super) count: u64,
-    pub(super) blocks: u64,
-}
-
-impl OriginCost {
-    /// A write of so many blocks took so long.
-    pub(super) fn on_written(&mut self, blocks: u64, nanoseconds: u64) {
+impl Line {
+    fn add(&mut self, blocks: u64, nanoseconds: u64) {
         if blocks <= SHORT_BLOCKS_MAX {
             self.short.add(blocks, nanoseconds);
         } else if blocks >= LONG_BLOCKS_MIN {
@@ -75,8 +79,8 @@ impl OriginCost {
         if self.long.count == 0 {
             return BLOCK_NS_UNMEASURED;
         }
-        let more_ns = self.long.nanoseconds.saturating_sub(self.short.nanoseconds);
-        more_ns * BLOCK_PARTS / (self.long.block_parts - self.short.block_parts)
+        let more_ns = self.long.mean_ns().saturating_sub(self.short.mean_ns());
+        more_ns / (self.long.of_blocks_ns(1) - self.short.of_blocks_ns(1))
     }
 
     /// Nanoseconds of these transfers, one after the other; `None` while nothing is known.
@@ -85,28 +89,68 @@ impl OriginCost {
             return None;
         }
         let block_ns = self.block_ns();
-        let of_blocks = self.short.block_parts * block_ns / BLOCK_PARTS;
-        let transfer_ns = self.short.nanoseconds.saturating_sub(of_blocks);
+        let transfer_ns = self.short.mean_ns().saturating_sub(self.short.of_blocks_ns(block_ns));
         Some(transfers.count * transfer_ns + transfers.blocks * block_ns)
+    }
+}
+
+/// What a volume has learned about writes of its origin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OriginCost {
+    share: Line,
+    took: Line,
+    untried: u32,
+    /// When the last operation of the origin ended, and its share.
+    ended_at: Time,
+    share_ns: u64,
+}
+
+/// Writes that do the same work in different ways.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Transfers {
+    pub(super) count: u64,
+    pub(super) blocks: u64,
+}
+
+impl OriginCost {
+    /// An operation of the origin that began at `started` ends now, whatever it was.
+    pub(crate) fn on_end(&mut self, now: Time, started: Time) {
+        self.share_ns = now.nanoseconds_since(started.max(self.ended_at));
+        self.ended_at = now;
+    }
+
+    /// What has just ended was a write of so many blocks, which took so long.
+    pub(super) fn on_written(&mut self, blocks: u64, took_ns: u64) {
+        self.share.add(blocks, self.share_ns);
+        self.took.add(blocks, took_ns);
+    }
+
+    /// What has just ended was a read of so many blocks, to be written with what is dirty.
+    pub(super) fn on_gaps_read(&mut self, blocks: u64) {
+        if blocks >= LONG_BLOCKS_MIN {
+            self.share.add(blocks, self.share_ns);
+        }
     }
 
     /// Nanoseconds for which a write of so many blocks keeps the origin busy; `None` while nobody
     /// knows. What is measured is how long it takes beside three others.
     pub(crate) fn write_ns(&self, blocks: u64) -> Option<u64> {
-        let among = self.nanoseconds(Transfers { count: 1, blocks })?;
+        let among = self.took.nanoseconds(Transfers { count: 1, blocks })?;
         Some(among / u64::from(LEAST))
     }
 
     /// Whether `few` long transfers take less time than `many` short ones that write `many.blocks`
     /// dirty blocks.
     pub(super) fn pays(&mut self, few: Transfers, many: Transfers, span_blocks: u64) -> bool {
-        let (Some(few_ns), Some(many_ns)) = (self.nanoseconds(few), self.nanoseconds(many)) else {
+        let share = &self.share;
+        let (Some(few_ns), Some(many_ns)) = (share.nanoseconds(few), share.nanoseconds(many))
+        else {
             return false;
         };
         if few_ns < many_ns {
             return true;
         }
-        let is_unknown = self.long.count == 0 && many.blocks * DENSE_ONE_IN >= span_blocks;
+        let is_unknown = self.share.long.count == 0 && many.blocks * DENSE_ONE_IN >= span_blocks;
         self.untried += u32::from(is_unknown);
         let is_tried = is_unknown && self.untried >= TRY_EVERY;
         if is_tried {
@@ -122,10 +166,17 @@ mod tests {
 
     const MILLISECOND: u64 = 1_000_000;
 
+    /// Writes that came one after the other.
+    fn write(cost: &mut OriginCost, blocks: u64, took_ns: u64) {
+        let started = cost.ended_at;
+        cost.on_end(Time(started.0 + took_ns), started);
+        cost.on_written(blocks, took_ns);
+    }
+
     fn measured(transfer_ns: u64, block_ns: u64) -> OriginCost {
         let mut cost = OriginCost::default();
         for blocks in [1, 2, 4, 8, 1, 2, 4, 8, 256, 128] {
-            cost.on_written(blocks, transfer_ns + blocks * block_ns);
+            write(&mut cost, blocks, transfer_ns + blocks * block_ns);
         }
         cost
     }
@@ -161,6 +212,44 @@ mod tests {
         assert_eq!(OriginCost::default().write_ns(1), None);
     }
 
+    /// A disk that takes half a millisecond for a short write in order, with eight of them and a
+    /// long read and write of ten milliseconds each under way at once.
+    #[test]
+    fn short_writes_beside_long_ones_are_not_taken_for_long() {
+        let mut cost = OriginCost::default();
+        let mut now = Time(0);
+        for _ in 0..100 {
+            let started = now;
+            for blocks in [1, 1, 1, 1, 1, 1, 1, 1, 256, 256] {
+                now.0 += if blocks == 1 { MILLISECOND / 2 } else { 10 * MILLISECOND };
+                cost.on_end(now, started);
+                cost.on_written(blocks, now.nanoseconds_since(started));
+            }
+        }
+        assert!(!is_gathered(&mut cost, 36));
+        assert!(is_gathered(&mut cost, 44));
+    }
+
+    #[test]
+    fn an_idle_origin_has_no_share() {
+        let mut cost = OriginCost::default();
+        cost.on_end(Time(5 * MILLISECOND), Time(3 * MILLISECOND));
+        assert_eq!(cost.share_ns, 2 * MILLISECOND);
+        cost.on_end(Time(9 * MILLISECOND), Time(4 * MILLISECOND));
+        assert_eq!(cost.share_ns, 4 * MILLISECOND, "from the end of the one before");
+        cost.on_end(Time(90 * MILLISECOND), Time(89 * MILLISECOND));
+        assert_eq!(cost.share_ns, MILLISECOND);
+    }
+
+    #[test]
+    fn what_was_measured_long_ago_counts_little() {
+        let mut cost = measured(4 * MILLISECOND, 30_000);
+        for blocks in [1, 2, 4, 8, 256, 128].into_iter().cycle().take(6_000) {
+            write(&mut cost, blocks, MILLISECOND / 5 + blocks * 10_000);
+        }
+        assert!(!is_gathered(&mut cost, 16), "it is a flash device now");
+    }
+
     #[test]
     fn nothing_is_gathered_before_anything_is_known() {
         let mut cost = OriginCost::default();
@@ -171,7 +260,7 @@ mod tests {
     fn without_long_writes_one_is_tried_now_and_then() {
         let mut cost = OriginCost::default();
         for _ in 0..SHORT_WRITES_MIN {
-            cost.on_written(1, MILLISECOND / 10);
+            write(&mut cost, 1, MILLISECOND / 10);
         }
         let gathered = (0..10 * TRY_EVERY).filter(|_| is_gathered(&mut cost, 16)).count();
         assert_eq!(gathered, 10);

@@ -292,7 +292,10 @@ impl Engine {
             return;
         }
         if result.is_ok() {
-            self.writeback.runs[key].is_good.fill(true);
+            let run = &mut self.writeback.runs[key];
+            run.is_good.fill(true);
+            let blocks = run.end() - run.start();
+            self.volume_mut(slot).origin_cost.on_gaps_read(blocks);
         } else {
             // A bad block in a gap keeps nothing from going home.
             self.volume_mut(slot).counters.origin_errors += 1;
