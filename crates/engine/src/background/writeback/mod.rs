@@ -195,11 +195,10 @@ impl Engine {
         self.begin_loading(dirty.into_iter().map(|(_, id)| id).collect());
     }
 
-    /// Whether the log fills up and a window of twice the size could begin now: one that began when
-    /// little was dirty would hold up the others for long, since it seeks more for each block.
+    /// Whether a window of twice the size could begin now: one that began when little was dirty
+    /// would hold up the others for long, since it seeks more for each block.
     fn is_outgrown(&self) -> bool {
-        if self.dirty_excess() == 0 || self.is_ordered_window() || self.writeback.uncut_windows > 0
-        {
+        if self.is_ordered_window() || self.writeback.uncut_windows > 0 {
             return false;
         }
         let twice = 2 * self.writeback.segments.len();

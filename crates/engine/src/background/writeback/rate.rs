@@ -13,8 +13,8 @@ const SAMPLE_MS: u64 = 100;
 const SMOOTHING: u64 = 8;
 /// Segments of one window at least, if so many have dirty blocks.
 const WINDOW_SEGMENTS_MIN: usize = 16;
-/// Blocks of the segments of a larger window at most: 256 MiB. It bounds the memory of the plan.
-pub(super) const WINDOW_BLOCKS_MAX: u64 = 1 << 16;
+/// Blocks of the segments of a larger window at most: 512 MiB. It bounds the memory of the plan.
+pub(super) const WINDOW_BLOCKS_MAX: u64 = 1 << 17;
 /// Of the log between the soft and the hard mark, what a window takes while writers wait, and what
 /// is left free when it is home.
 const WINDOW_PERCENT: u64 = 60;
