@@ -207,6 +207,8 @@ impl World<'_> {
         }
         // Whatever a start made of it while it was not in the table: now it is open.
         self.volumes[index].is_missing = false;
+        let moment = self.oracle.tick();
+        self.volumes[index].origin.reopen(moment);
         let volume = &self.volumes[index];
         let command = Command::Attach {
             volume: NewVolume {

@@ -19,7 +19,8 @@
 //!   [`PowerStyle`] none survive, all survive, random, or random with rubbish in some units that
 //!   were not flushed.
 //! - **Failed writes** may have landed all the same, in part or wholly; what landed stays visible
-//!   and is never counted as complete by a flush of the same life.
+//!   and is never counted as complete by a flush of the same life, unless the device was detached
+//!   and attached again: who opens it cannot know, and a flush is all there is to be sure.
 //! - **Failed reads** are transient and leave rubbish in the buffer. **Failed flushes** leave what
 //!   they should have covered visible, but about half of it is never made durable by a later flush,
 //!   nor by one that was under way at the same time; so it is with what had landed and was reported
@@ -487,6 +488,12 @@ impl Device {
             Loss::Process => self.media.cut_power(PowerStyle::Random, &mut self.random),
             Loss::Power(style) => self.media.cut_power(style, &mut self.random),
         }
+    }
+
+    /// Somebody opens the device who does not know what became of earlier writes: what he sees is
+    /// durable when he has flushed it.
+    pub fn reopen(&mut self, moment: u64) {
+        self.media.kill(moment);
     }
 
     /// The blocks of writes that a crash may lose or keep, each with the number of its operation.

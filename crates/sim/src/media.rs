@@ -276,7 +276,8 @@ impl Media {
         }
     }
 
-    /// The process died: what landed stays in the device's cache, and nothing more will land.
+    /// The process died, or closed the device: what landed stays in the device's cache, and nothing
+    /// more of it will land.
     pub fn kill(&mut self, now: u64) {
         for block in &self.touched {
             for write in &mut self.cells[*block as usize].unflushed {

@@ -50,9 +50,9 @@ enum Orders {
     Both,
 }
 
-/// Many dirty blocks side by side, and few far apart. A GiB on a hard disk would take too long.
+/// Many dirty blocks side by side, and few far apart.
 const THOROUGH: [Amount; 2] = [
-    Amount { dirty_bytes: 512 << 20, volume_bytes: 2 << 30, orders: Orders::CoalescingOnly },
+    Amount { dirty_bytes: 1 << 30, volume_bytes: 4 << 30, orders: Orders::CoalescingOnly },
     Amount { dirty_bytes: 32 << 20, volume_bytes: 2 << 30, orders: Orders::Both },
 ];
 const QUICK: [Amount; 2] = [

@@ -41,6 +41,20 @@ fn a_flush_in_writethrough_and_writearound_flushes_both() {
     }
 }
 
+/// A disk that has to empty its cache after every few writes can sort nothing.
+#[test]
+fn a_drain_flushes_the_origin_once() {
+    let mut world = of(CacheMode::Writeback);
+    for block in 0..40 {
+        world.write_now(0, 3 * block, 1, 1);
+    }
+    let mark = world.mark();
+    world.command_now(Command::Drain { volume: VolumeSlot(0) }).expect("nothing keeps it");
+    let is_write = |device: &Device, what: &What| *device != Device::Cache && *what == What::Write;
+    assert_eq!(world.count_since(mark, is_write), 40);
+    assert_eq!(origin_flushes_since(&world, mark), 1);
+}
+
 #[test]
 fn a_flush_in_passthrough_flushes_the_origin_alone() {
     let mut world = of(CacheMode::Passthrough);

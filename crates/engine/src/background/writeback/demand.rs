@@ -96,10 +96,16 @@ impl Engine {
         volume.mode.keeps_dirty() || volume.needs_writeback
     }
 
-    /// Asks for the origin flushes that would make blocks clean that are home already.
+    /// Asks for the origin flushes that would make blocks clean that are home already. A window
+    /// that writes to the origin flushes it at its end: a disk that had to empty its cache all the
+    /// time meanwhile could sort nothing.
     pub(super) fn hurry_homed(&mut self) {
         let is_hurried = self.writeback.is_urgent || self.is_recovering() || self.is_degraded();
-        for volume in self.volumes.iter_mut().flatten() {
+        for (slot, volume) in (0u16..).map(VolumeSlot).zip(&mut self.volumes) {
+            let Some(volume) = volume else { continue };
+            if self.writeback.touched.contains(&slot) {
+                continue;
+            }
             let waits = !volume.homed.is_empty() && !volume.flushes.is_under_way();
             if waits && (is_hurried || volume.is_leaving()) && !volume.flushes.is_due() {
                 volume.flushes.join(Waiter::Nobody);
