@@ -22,7 +22,7 @@ use forebay_engine::format::checkpoint::{Checkpoint, SegmentLine, SegmentUse};
 use forebay_engine::format::crc32c;
 use forebay_engine::format::record::{Entry, EntryKind, RecordHeader};
 use forebay_engine::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::io::{Io, IoKind};
+use forebay_engine::io::{Io, IoId, IoKind};
 use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES};
 
 use crate::crash::SET_ID;
@@ -83,8 +83,10 @@ pub(crate) struct Ledger {
     counted: (u32, u64),
     is_done: bool,
     records: Vec<Tracked>,
-    /// Blocks that do not hold what they should.
+    /// Blocks that may not hold what they should.
     hits: BTreeSet<u32>,
+    /// The write that goes wrong, once it was submitted.
+    faulty_io: Option<IoId>,
     /// Serial of the superblock that is missing in one place.
     superblock_hit: Option<u64>,
     /// Number of the checkpoint that is missing.
@@ -112,6 +114,7 @@ impl Ledger {
             is_done: false,
             records: Vec::new(),
             hits: BTreeSet::new(),
+            faulty_io: None,
             superblock_hit: None,
             checkpoint_hit: None,
             may_refuse: false,
@@ -322,22 +325,33 @@ impl World<'_> {
                 }
                 let first = (*offset_bytes / BLOCK_BYTES as u64) as u32;
                 let count = (bytes.len() / BLOCK_BYTES) as u32;
-                (first..first + count).for_each(|block| {
-                    ledger.hits.remove(&block);
-                });
+                // What is submitted beside the fault may land before it.
+                if !self.is_fault_under_way(&ledger) {
+                    (first..first + count).for_each(|block| {
+                        ledger.hits.remove(&block);
+                    });
+                }
                 let class = self.note_write(&mut ledger, first, &bytes, moment);
                 if ledger.is_due(class, self.life.number) {
+                    ledger.faulty_io = Some(io.id);
                     self.misplace(&mut ledger, (first, count), &bytes);
                 }
             }
             IoKind::Discard { offset_bytes, length_bytes } => {
                 let first = (*offset_bytes / BLOCK_BYTES as u64) as u32;
                 let end = first + (*length_bytes / BLOCK_BYTES as u64) as u32;
-                ledger.hits.retain(|block| !(first..end).contains(block));
+                if !self.is_fault_under_way(&ledger) {
+                    ledger.hits.retain(|block| !(first..end).contains(block));
+                }
             }
             _ => {}
         }
         self.ledger = Some(ledger);
+    }
+
+    fn is_fault_under_way(&self, ledger: &Ledger) -> bool {
+        let is_its_life = self.life.number == ledger.fault.life;
+        is_its_life && ledger.faulty_io.is_some_and(|id| self.ios.contains_key(&id.0))
     }
 
     fn note_write(&self, ledger: &mut Ledger, first: u32, bytes: &[u8], moment: u64) -> WriteClass {

@@ -53,7 +53,6 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             AroundInOrder,
             CancelForgets,
             DiscardNotDurable,
-            DiscardForgetsFirst,
         ],
     ),
     (
@@ -77,6 +76,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             MissDuringWriteShared,
             DirtyRepairedFromOrigin,
             PacedUnderPressure,
+            DiscardForgetsFirst,
             EpochsMixed,
             MovedUnderWindow,
             EpochFlushSkipped,

@@ -153,6 +153,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a request to a volume that was being given up was refused, and then the cache device \
          failed: nothing explained the refusal any more",
     ),
+    (
+        1_003_922,
+        "a write beside a misdirected one was taken to have mended what that one overwrote later",
+    ),
 ];
 
 #[test]

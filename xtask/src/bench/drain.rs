@@ -31,7 +31,7 @@ const CACHE_FACTOR: u64 = 4;
 const CACHE_BYTES_MIN: u64 = 512 << 20;
 /// What the origins are expected to do at least, to say what a run takes.
 const EXPECTED_BLOCKS_PER_SECOND: u64 = 200;
-const EXPECTED_DENSE_BLOCKS_PER_SECOND: u64 = 1000;
+const EXPECTED_DENSE_BLOCKS_PER_SECOND: u64 = 2000;
 
 /// How much is dirty, and where.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

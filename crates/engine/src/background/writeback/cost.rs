@@ -140,13 +140,19 @@ impl OriginCost {
     }
 
     /// Whether `few` long transfers take less time than `many` short ones that write `many.blocks`
-    /// dirty blocks.
-    pub(super) fn pays(&mut self, few: Transfers, many: Transfers, span_blocks: u64) -> bool {
-        let share = &self.share;
-        let (Some(few_ns), Some(many_ns)) = (share.nanoseconds(few), share.nanoseconds(many))
-        else {
-            return false;
+    /// dirty blocks. Each counts for `least_ns` at least.
+    pub(super) fn pays(
+        &mut self,
+        few: Transfers,
+        many: Transfers,
+        span_blocks: u64,
+        least_ns: u64,
+    ) -> bool {
+        let of = |transfers: Transfers| {
+            let nanoseconds = self.share.nanoseconds(transfers)?;
+            Some(nanoseconds.max(transfers.count * least_ns))
         };
+        let (Some(few_ns), Some(many_ns)) = (of(few), of(many)) else { return false };
         if few_ns < many_ns {
             return true;
         }
@@ -183,8 +189,12 @@ mod tests {
 
     /// Dirty blocks, each for itself, of a region of 1 MiB that is read and written whole.
     fn is_gathered(cost: &mut OriginCost, dirty: u64) -> bool {
+        is_gathered_beside(cost, dirty, 0)
+    }
+
+    fn is_gathered_beside(cost: &mut OriginCost, dirty: u64, least_ns: u64) -> bool {
         let few = Transfers { count: 2, blocks: 512 };
-        cost.pays(few, Transfers { count: dirty, blocks: dirty }, 256)
+        cost.pays(few, Transfers { count: dirty, blocks: dirty }, 256, least_ns)
     }
 
     #[test]
@@ -228,6 +238,15 @@ mod tests {
         }
         assert!(!is_gathered(&mut cost, 36));
         assert!(is_gathered(&mut cost, 44));
+    }
+
+    /// A drive that takes short writes into its cache and long ones not; clients' reads take 8 ms.
+    #[test]
+    fn beside_clients_a_short_write_counts_like_one_of_theirs() {
+        let mut cost = measured(MILLISECOND / 10, 40_000);
+        assert!(!is_gathered(&mut cost, 32));
+        assert!(!is_gathered_beside(&mut cost, 2, 8 * MILLISECOND));
+        assert!(is_gathered_beside(&mut cost, 3, 8 * MILLISECOND));
     }
 
     #[test]

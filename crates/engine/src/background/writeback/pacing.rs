@@ -261,16 +261,24 @@ impl Engine {
         }
     }
 
-    /// A run ended that used the origin for so long: clients have it for a while. A drive with a
-    /// cache for writes answers at once and does the work later, so a run counts for no less than a
-    /// transfer of a client, which has the same way to go.
+    /// What a transfer beside clients counts for at least; zero at full speed. A drive with a cache
+    /// for writes answers at once and does the work later, and a write between the transfers of
+    /// clients has the same way to go as these.
+    pub(super) fn least_busy_ns(&self, slot: VolumeSlot) -> u64 {
+        match self.speed(slot) {
+            Speed::Full => 0,
+            Speed::Paced | Speed::Resting => self.volume(slot).origin_use.transfer_ns,
+        }
+    }
+
+    /// A run ended that used the origin for so long: clients have it for a while.
     pub(super) fn note_run_ends(&mut self, slot: VolumeSlot, took_ns: u64) {
         if self.speed(slot) == Speed::Full {
             return;
         }
+        let busy_ns = took_ns.max(self.least_busy_ns(slot));
         let now = self.now;
         let volume = self.volume_mut(slot);
-        let busy_ns = took_ns.max(volume.origin_use.transfer_ns);
         let until = Time(now.0 + CLIENTS_SHARE * busy_ns);
         if until > volume.next_run_at {
             volume.next_run_at = until;
