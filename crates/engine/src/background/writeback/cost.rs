@@ -83,14 +83,15 @@ impl Line {
         more_ns / (self.long.of_blocks_ns(1) - self.short.of_blocks_ns(1))
     }
 
-    /// Nanoseconds of these transfers, one after the other; `None` while nothing is known.
-    fn nanoseconds(&self, transfers: Transfers) -> Option<u64> {
+    /// Nanoseconds of these transfers, one after the other; `None` while nothing is known. The way
+    /// to each counts for `least_ns` at least.
+    fn nanoseconds(&self, transfers: Transfers, least_ns: u64) -> Option<u64> {
         if self.short.count < SHORT_WRITES_MIN {
             return None;
         }
         let block_ns = self.block_ns();
         let transfer_ns = self.short.mean_ns().saturating_sub(self.short.of_blocks_ns(block_ns));
-        Some(transfers.count * transfer_ns + transfers.blocks * block_ns)
+        Some(transfers.count * transfer_ns.max(least_ns) + transfers.blocks * block_ns)
     }
 }
 
@@ -110,6 +111,13 @@ pub(crate) struct OriginCost {
 pub(super) struct Transfers {
     pub(super) count: u64,
     pub(super) blocks: u64,
+}
+
+impl Transfers {
+    /// A read of so many blocks and a write of them.
+    pub(super) fn read_and_written(blocks: u64) -> Transfers {
+        Transfers { count: 2, blocks: 2 * blocks }
+    }
 }
 
 impl OriginCost {
@@ -135,12 +143,18 @@ impl OriginCost {
     /// Nanoseconds for which a write of so many blocks keeps the origin busy; `None` while nobody
     /// knows. What is measured is how long it takes beside three others.
     pub(crate) fn write_ns(&self, blocks: u64) -> Option<u64> {
-        let among = self.took.nanoseconds(Transfers { count: 1, blocks })?;
+        let among = self.took.nanoseconds(Transfers { count: 1, blocks }, 0)?;
         Some(among / u64::from(LEAST))
     }
 
+    /// What these transfers take of the origin's time; `None` while nobody knows. The way to each
+    /// counts for `least_ns` at least.
+    pub(super) fn busy_ns(&self, transfers: Transfers, least_ns: u64) -> Option<u64> {
+        self.share.nanoseconds(transfers, least_ns)
+    }
+
     /// Whether `few` long transfers take less time than `many` short ones that write `many.blocks`
-    /// dirty blocks. Each counts for `least_ns` at least.
+    /// dirty blocks. The way to each counts for `least_ns` at least.
     pub(super) fn pays(
         &mut self,
         few: Transfers,
@@ -148,10 +162,7 @@ impl OriginCost {
         span_blocks: u64,
         least_ns: u64,
     ) -> bool {
-        let of = |transfers: Transfers| {
-            let nanoseconds = self.share.nanoseconds(transfers)?;
-            Some(nanoseconds.max(transfers.count * least_ns))
-        };
+        let of = |transfers| self.busy_ns(transfers, least_ns);
         let (Some(few_ns), Some(many_ns)) = (of(few), of(many)) else { return false };
         if few_ns < many_ns {
             return true;
@@ -245,8 +256,8 @@ mod tests {
     fn beside_clients_a_short_write_counts_like_one_of_theirs() {
         let mut cost = measured(MILLISECOND / 10, 40_000);
         assert!(!is_gathered(&mut cost, 32));
-        assert!(!is_gathered_beside(&mut cost, 2, 8 * MILLISECOND));
-        assert!(is_gathered_beside(&mut cost, 3, 8 * MILLISECOND));
+        assert!(!is_gathered_beside(&mut cost, 4, 8 * MILLISECOND));
+        assert!(is_gathered_beside(&mut cost, 5, 8 * MILLISECOND));
     }
 
     #[test]

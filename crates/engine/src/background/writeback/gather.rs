@@ -82,17 +82,17 @@ impl Engine {
         let dirty = runs.iter().map(|run| run.end() - run.start()).sum();
         let many = Transfers { count: runs.len() as u64, blocks: dirty };
         let span = end - start;
-        let least_ns = self.least_busy_ns(slot);
+        let way_ns = self.least_way_ns(slot);
         let cost = &mut self.volume_mut(slot).origin_cost;
-        if cost.pays(Transfers { count: 1, blocks: span }, many, span, least_ns)
+        if cost.pays(Transfers { count: 1, blocks: span }, many, span, way_ns)
             && self.is_clean_between(slot, runs)
         {
             return Gaps::FromCache;
         }
         let (from, to) = self.widen_to_stripes(slot, start, end);
-        let whole = Transfers { count: 2, blocks: 2 * (to - from) };
+        let whole = Transfers::read_and_written(to - from);
         let cost = &mut self.volume_mut(slot).origin_cost;
-        if cost.pays(whole, many, span, least_ns) { Gaps::FromOrigin } else { Gaps::Left }
+        if cost.pays(whole, many, span, way_ns) { Gaps::FromOrigin } else { Gaps::Left }
     }
 
     /// Whether all that lies between the runs is cached and clean.

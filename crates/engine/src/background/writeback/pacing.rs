@@ -9,6 +9,7 @@
 //! pause.
 
 use super::controller::RateBounds;
+use super::cost::Transfers;
 use super::{State, Turn};
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose, Phase};
@@ -261,22 +262,24 @@ impl Engine {
         }
     }
 
-    /// What a transfer beside clients counts for at least; zero at full speed. A drive with a cache
-    /// for writes answers at once and does the work later, and a write between the transfers of
-    /// clients has the same way to go as these.
-    pub(super) fn least_busy_ns(&self, slot: VolumeSlot) -> u64 {
+    /// What the way to a transfer beside clients counts for at least; zero at full speed. A write
+    /// between the transfers of clients has the same way to go as these.
+    pub(super) fn least_way_ns(&self, slot: VolumeSlot) -> u64 {
         match self.speed(slot) {
             Speed::Full => 0,
             Speed::Paced | Speed::Resting => self.volume(slot).origin_use.transfer_ns,
         }
     }
 
-    /// A run ended that used the origin for so long: clients have it for a while.
-    pub(super) fn note_run_ends(&mut self, slot: VolumeSlot, took_ns: u64) {
+    /// A run ended that took so long: clients have the origin for a while. A drive with a cache for
+    /// writes answers at once and works later, so it counts for no less than its transfers cost.
+    pub(super) fn note_run_ends(&mut self, slot: VolumeSlot, transfers: Transfers, took_ns: u64) {
         if self.speed(slot) == Speed::Full {
             return;
         }
-        let busy_ns = took_ns.max(self.least_busy_ns(slot));
+        let way_ns = self.least_way_ns(slot);
+        let cost_ns = self.volume(slot).origin_cost.busy_ns(transfers, way_ns);
+        let busy_ns = took_ns.max(cost_ns.unwrap_or(way_ns));
         let now = self.now;
         let volume = self.volume_mut(slot);
         let until = Time(now.0 + CLIENTS_SHARE * busy_ns);

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use super::bad::FAILED_RUNS_MAX;
-use super::cost::SHORT_BLOCKS_MAX;
+use super::cost::{SHORT_BLOCKS_MAX, Transfers};
 use super::pause::PauseCause;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
@@ -106,6 +106,15 @@ impl Run {
     /// Blocks of the log that it stands for.
     pub(super) fn log_blocks(&self) -> u64 {
         self.pieces.iter().map(Piece::log_blocks).sum()
+    }
+
+    /// What it costs the origin. Zeroes and discards move no blocks.
+    fn transfers(&self) -> Transfers {
+        let blocks = if self.has_data() { self.end() - self.start() } else { 0 };
+        match self.gaps {
+            Gaps::FromOrigin => Transfers::read_and_written(blocks),
+            Gaps::FromCache | Gaps::Left => Transfers { count: 1, blocks },
+        }
     }
 
     /// What can be written, in order: zeroes and discards, and of data what was read and is good.
@@ -589,7 +598,8 @@ impl Engine {
     fn end_run(&mut self, key: Key, payload: &mut dyn Payload) {
         let run = self.writeback.runs.remove(key).expect("it is under way");
         self.measure(run.log_blocks());
-        self.note_run_ends(run.slot, self.now.nanoseconds_since(run.began_at));
+        let took_ns = self.now.nanoseconds_since(run.began_at);
+        self.note_run_ends(run.slot, run.transfers(), took_ns);
         if !run.is_home {
             self.note_missed();
         }
