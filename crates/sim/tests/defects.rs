@@ -75,7 +75,6 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             ReuseBeforeDiscard,
             MissDuringWriteShared,
             DirtyRepairedFromOrigin,
-            PacedUnderPressure,
             DiscardForgetsFirst,
             EpochsMixed,
             MovedUnderWindow,
@@ -104,6 +103,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             WriteAheadSkipped,
             CheckpointWithoutFirstFlush,
             FailedFlushIgnored,
+            PacedUnderPressure,
         ],
     ),
     (
