@@ -58,6 +58,9 @@ pub(crate) enum Checksums {
     Keep(CacheBlock),
 }
 
+/// There is no buffer now.
+struct NoMemory;
+
 impl Engine {
     /// Most blocks of payload in one entry: a quarter of a segment, so that segments fill up well.
     pub(crate) fn unit_blocks_max(&self) -> u32 {
@@ -507,13 +510,14 @@ impl Engine {
         }
     }
 
-    /// Writes the summaries of closed segments of which every record is complete.
+    /// Writes the summaries of closed segments of which every record is complete. One for which
+    /// there is no memory comes later: recovery reads a segment that has none as a whole.
     pub(crate) fn write_summaries(&mut self, payload: &mut dyn Payload) {
         let mut index = 0;
         while let Some(segment) = self.log.without_summary.get(index).copied() {
-            if self.log.segments.get(segment).in_flight.is_empty() {
+            let is_complete = self.log.segments.get(segment).in_flight.is_empty();
+            if is_complete && self.write_summary(segment, payload).is_ok() {
                 self.log.without_summary.swap_remove(index);
-                self.write_summary(segment, payload);
             } else {
                 index += 1;
             }
@@ -616,8 +620,8 @@ impl Engine {
         self.log.records[key].vouches_for = header.durable_through;
     }
 
-    /// Writes the summary of a closed segment whose records are all complete.
-    fn write_summary(&mut self, segment: u32, payload: &mut dyn Payload) {
+    /// Writes the summary of a closed segment whose records are all complete, if it wants one.
+    fn write_summary(&mut self, segment: u32, payload: &mut dyn Payload) -> Result<(), NoMemory> {
         let state = self.log.segments.get(segment);
         let used = state.used_blocks;
         let blocks = summary_blocks(state.entries.len(), used);
@@ -629,9 +633,9 @@ impl Engine {
             && state.in_flight.is_empty()
             && !state.entries.is_empty();
         if !is_due || !fits {
-            return;
+            return Ok(());
         }
-        let Some(buffer) = payload.allocate(blocks as usize * BLOCK_BYTES) else { return };
+        let buffer = payload.allocate(blocks as usize * BLOCK_BYTES).ok_or(NoMemory)?;
         let range = BufferRange { buffer, offset: 0, length: blocks * BLOCK_BYTES as u32 };
         let generation = state.generation;
         let summary =
@@ -643,5 +647,6 @@ impl Engine {
         let kind = IoKind::Write { offset_bytes, slices: Slices::One(range) };
         let purpose = IoPurpose::Summary { segment, generation, buffer, blocks };
         self.submit(Device::Cache, kind, purpose);
+        Ok(())
     }
 }

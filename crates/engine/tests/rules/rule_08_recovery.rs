@@ -481,3 +481,26 @@ fn a_new_volume_whose_origin_cannot_be_flushed_is_not_attached() {
     assert!(world.stored_superblock().volume(SLOT).is_none());
     assert_eq!(world.command_now(command), Ok(Some(SLOT)));
 }
+
+/// Recovery reads a segment without a summary as a whole, at each start.
+#[test]
+fn a_summary_for_which_there_was_no_memory_is_written_later() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    for block in 0..30 {
+        world.write_now(0, block, 1, 1);
+    }
+    let held = world.write(0, 40, 1, 1);
+    world.settle_except(cache::record);
+    // The next one takes another segment, and the first is complete when there is no memory.
+    let next = world.write(0, 41, 1, 1);
+    world.settle_except(cache::record);
+    let mark = world.mark();
+    world.buffers.refuses = true;
+    world.settle();
+    let summary = |device: &Device, what: &What| *device == Device::Cache && *what == What::Summary;
+    assert_eq!(world.count_since(mark, summary), 0);
+    world.buffers.refuses = false;
+    world.finish(&[held, next]);
+    world.write_now(0, 42, 1, 1);
+    assert_eq!(world.count_since(mark, summary), 1);
+}
