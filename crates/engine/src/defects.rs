@@ -38,6 +38,7 @@ macro_rules! defects {
                 Defect::TableStartFirst,
                 Defect::WaitAcrossFailedFlush,
                 Defect::AnsweredWriteGoesOn,
+                Defect::VoidsNotDurable,
             ];
 
             /// Its name in commands and tables.
@@ -100,6 +101,8 @@ defects! {
         "a write around the log overlooks copies whose record is not complete";
     InvalidationLostAtRecovery, "rule 3",
         "recovery overlooks invalidations";
+    VoidsNotDurable, "rule 3",
+        "an invalidation is forgotten before it is durable";
     NoInvalidation, "rule 4",
         "a write around the log does not invalidate copies";
     InvalidationNotAwaited, "rule 4",

@@ -35,6 +35,11 @@ impl FlushGroup {
         self.finished >= number
     }
 
+    /// Whether this flush has begun, or somebody waits for it or a later one.
+    pub(crate) fn is_asked_for(&self, number: FlushNumber) -> bool {
+        self.started >= number || self.waiters.back().is_some_and(|(last, _)| *last >= number)
+    }
+
     /// Registers `waiter` for the next flush to begin.
     pub(crate) fn join(&mut self, waiter: Waiter) {
         let number = self.next_number_unless(Defect::FlushUnderWayCounts);

@@ -155,12 +155,13 @@ impl Engine {
                 self.close_all_records();
                 let after = self.log.last_sequence;
                 let (start, block_count, version) = (piece.start, piece.block_count, piece.version);
-                let after = if has_defect(Defect::TombstoneRemovedEarly) {
-                    SequenceNumber(0)
+                let needs = self.log.flushes.next_number();
+                let (after, needs) = if has_defect(Defect::TombstoneRemovedEarly) {
+                    (SequenceNumber(0), 0)
                 } else {
-                    after
+                    (after, needs)
                 };
-                let tombstone = Tombstone { after, slot, start, block_count, version };
+                let tombstone = Tombstone { after, needs, slot, start, block_count, version };
                 self.log.tombstones.push_back(tombstone);
             }
         }
@@ -189,13 +190,7 @@ impl Engine {
 
     fn on_frontier_moved(&mut self) {
         let frontier = self.log.complete_through();
-        while let Some(tombstone) = self.log.tombstones.front().copied() {
-            if tombstone.after > frontier {
-                break;
-            }
-            self.log.tombstones.pop_front();
-            self.remove_tombstone(&tombstone);
-        }
+        self.remove_tombstones();
         let mut index = 0;
         while index < self.log.frontier_waiters.len() {
             if self.log.frontier_waiters[index].0 <= frontier.0 {
@@ -207,9 +202,31 @@ impl Engine {
         }
     }
 
+    /// Removes tombstones that have done their duty, and asks for the flush that the next one waits
+    /// for: each takes the room of a piece without payload, and who writes around the log where one
+    /// stands has to void copies again.
+    pub(crate) fn remove_tombstones(&mut self) {
+        let frontier = self.log.complete_through();
+        while let Some(tombstone) = self.log.tombstones.front().copied() {
+            if tombstone.after > frontier {
+                return;
+            }
+            let is_durable = self.log.flushes.is_finished(tombstone.needs);
+            if !is_durable && !has_defect(Defect::VoidsNotDurable) {
+                if !self.log.flushes.is_asked_for(tombstone.needs) {
+                    self.log.flushes.join(Waiter::Nobody);
+                }
+                return;
+            }
+            self.log.tombstones.pop_front();
+            self.remove_tombstone(&tombstone);
+        }
+    }
+
     fn remove_tombstone(&mut self, tombstone: &Tombstone) {
         let (mut removed, inserted) = self.scratch.take_pieces();
-        // The volume is still there: a detach ends with a checkpoint, which waits for the frontier.
+        // The volume is still there: a detach ends with a checkpoint, which waits for the frontier
+        // and for a flush after it.
         let volume = self.volume_mut(tombstone.slot);
         volume.index.complete.remove_matching(
             tombstone.start,

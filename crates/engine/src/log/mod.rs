@@ -152,7 +152,7 @@ pub(crate) struct Log {
     pub(crate) unflushed: VecDeque<Unflushed>,
     /// By position of the header.
     pub(crate) blanks: BTreeMap<u32, BlankRecord>,
-    /// Tombstones in the complete maps: they go once every record up to the number is complete.
+    /// Tombstones in the complete maps, oldest first.
     pub(crate) tombstones: VecDeque<Tombstone>,
     /// Flows that wait until all records up to a number are complete.
     pub(crate) frontier_waiters: Vec<(u64, Waiter)>,
@@ -163,9 +163,13 @@ pub(crate) struct Log {
     pub(crate) without_summary: Vec<u32>,
 }
 
+/// What says in a complete map that copies were voided. It goes once every record up to `after` is
+/// complete, so that no copy comes that it voids, and the flush `needs` has ended, so that no crash
+/// brings one back (rule 3).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tombstone {
     pub(crate) after: SequenceNumber,
+    pub(crate) needs: FlushNumber,
     pub(crate) slot: VolumeSlot,
     pub(crate) start: u64,
     pub(crate) block_count: u64,

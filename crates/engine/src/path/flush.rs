@@ -86,6 +86,7 @@ impl Engine {
         }
         self.go_on();
         self.log.durable_through = self.log.durable_through.max(self.log.flush_covers);
+        self.remove_tombstones();
         while let Some(waiter) = self.log.flushes.pop_finished() {
             self.wake(waiter, Ended::Well);
         }

@@ -35,7 +35,7 @@ impl Engine {
             self.write_around(key, payload);
             return;
         }
-        let has_copy = self.has_copies(unit.slot, start, end);
+        let has_copy = self.may_have_copies(unit.slot, start, end);
         let record = self.append_unit(key, payload);
         if has_copy {
             self.units[key].state = UnitState::RecordFirst;
@@ -66,8 +66,7 @@ impl Engine {
         }
         // A copy that is clean stays in the cache, with the new content, unless the cache device is
         // not to be written.
-        let has_copy = self.has_copies(slot, start, end);
-        if has_dirty || has_copy && self.route(slot) == Route::Log {
+        if has_dirty || self.has_copies(slot, start, end) && self.route(slot) == Route::Log {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
                 self.units[key].route = Route::Log;
@@ -76,7 +75,8 @@ impl Engine {
             }
             return;
         }
-        let has_copy = has_copy && !has_defect(Defect::NoInvalidation);
+        let has_copy =
+            self.may_have_copies(slot, start, end) && !has_defect(Defect::NoInvalidation);
         if has_copy && !self.may_cut_blanks(slot, start, end) {
             self.wait_for_blank_room(key);
             return;
@@ -104,15 +104,27 @@ impl Engine {
         }
     }
 
-    /// Copies of a range of blocks that recovery could find, complete or under way (rule 3).
-    fn copies(&self, slot: VolumeSlot, start: u64, end: u64) -> impl Iterator<Item = Piece> {
+    /// Pieces of a range of blocks that say that recovery could find a copy (rule 3): the copies,
+    /// and tombstones of others that are not voided durably.
+    fn pieces_with_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> Vec<Piece> {
         let mut pieces = Vec::new();
         let index = &self.volume(slot).index;
         index.complete.pieces(start, end, &mut pieces);
         if !has_defect(Defect::CopyFromCompletion) {
             index.pending.pieces(start, end, &mut pieces);
         }
+        pieces
+    }
+
+    /// Copies of a range of blocks, complete or under way.
+    fn copies(&self, slot: VolumeSlot, start: u64, end: u64) -> impl Iterator<Item = Piece> {
+        let pieces = self.pieces_with_copies(slot, start, end);
         pieces.into_iter().filter(|piece| piece.place != Place::Absent)
+    }
+
+    /// Whether recovery could find a copy of one of the blocks.
+    pub(crate) fn may_have_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+        !self.pieces_with_copies(slot, start, end).is_empty()
     }
 
     pub(crate) fn has_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {

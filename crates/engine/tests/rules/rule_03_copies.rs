@@ -4,8 +4,9 @@ use forebay_engine::format::record::EntryKind;
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::Served;
+use forebay_engine::status::{BlockState, CacheHealth};
 
-use crate::harness::{Content, Held, Keep, ORIGINAL, SET_ID, Setup, cache, origin};
+use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, SET_ID, Setup, What, cache, origin};
 
 /// A block of which the newest copy lies in a dropped segment is absent; the copy before it, in a
 /// segment that is still there, does not take its place.
@@ -150,4 +151,49 @@ fn a_drop_of_another_generation_is_not_believed() {
     world.finish_restart().expect("it is not for these segments");
     assert_eq!(world.seen(read, 0, 0), Content::Tag(1));
     assert_eq!(world.reply(read).expect("answered").served, Served::Cache);
+}
+
+/// Zeroes that are home are voided in the log, and the index forgets them. Until that is durable,
+/// recovery could find them: what is written around them would be under them.
+#[test]
+fn a_write_around_zeroes_that_went_home_waits_until_they_are_voided_durably() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 1, 1);
+    world.clean(0);
+    let zero = world.zero(0, 10, 4);
+    world.finish(&[zero]);
+    world.write_now(0, 20, 1, 1);
+    world.flush_now(0);
+    // The cache device gets degraded, so that writes go around, while the origin takes no zeroes;
+    // nor does it take block 20 later, which keeps the volume from being served without the cache.
+    let is_refused = |held: &Held| origin::write(0)(held) && held.overlaps(20 * BLOCK, BLOCK);
+    world.fails = Some(Box::new(move |held| {
+        let is_early = cache::read(held) || held.what == What::WriteZeroes;
+        (is_early || is_refused(held)).then_some(IoError::Media)
+    }));
+    while world.status().cache_health == CacheHealth::Good {
+        world.read_now(0, 0).expect("the origin has it");
+    }
+    world.fails = Some(Box::new(move |held| is_refused(held).then_some(IoError::Media)));
+    world.idle_except(10_000, |held| cache::flush(held) || cache::invalidation(held));
+    let invalidation = world.the(cache::invalidation);
+    world.complete(invalidation);
+    assert_eq!((world.dirty(0), world.state(0, 10)), (1, BlockState::NotCached));
+    let write = world.write(0, 11, 1, 2);
+    assert_eq!(world.find(origin::write(0)), [], "what is voided in the log may come back");
+    world.settle();
+    assert!(world.is_done(write));
+    // The device goes, and comes back without what it had not flushed.
+    world.write(0, 20, 1, 3);
+    let record = world.the(cache::record);
+    world.fail(record, IoError::Gone, Keep::Nothing);
+    world.settle();
+    let now = world.time();
+    world.engine().0.begin_hand_over(now);
+    world.settle();
+    world.cache.cut_power(|_| false);
+    let requests = world.replace_engine(&[]);
+    world.finish_restart().expect("nothing is damaged");
+    world.hand_in_again(requests);
+    assert_eq!(world.read_now(0, 11), Ok(Content::Tag(2)));
 }
