@@ -31,9 +31,17 @@ pub(crate) enum Comeback {
     /// The engine that lost it holds new requests back.
     HandingOver,
     /// Another engine recovers it. The old one is kept in case that fails.
-    Recovering { lost_by: Box<dyn UnderTest>, requests: Vec<Request> },
+    Recovering(Predecessor),
     /// Recovery failed, and has operations at the devices.
-    Failed { lost_by: Box<dyn UnderTest>, requests: Vec<Request> },
+    Failed(Predecessor),
+}
+
+/// The engine that lost the device.
+pub(crate) struct Predecessor {
+    engine: Box<dyn UnderTest>,
+    requests: Vec<Request>,
+    /// Slots of the volumes that it has. The table may know of an end of one of them already.
+    slots: Vec<Option<VolumeSlot>>,
 }
 
 impl World<'_> {
@@ -59,7 +67,7 @@ impl World<'_> {
 
     /// Whether the engine is one that recovers a device which came back.
     pub(crate) fn is_coming_back(&self) -> bool {
-        matches!(self.life.comeback, Comeback::Recovering { .. } | Comeback::Failed { .. })
+        matches!(self.life.comeback, Comeback::Recovering(_) | Comeback::Failed(_))
     }
 
     pub(crate) fn is_cache_gone(&self) -> bool {
@@ -83,10 +91,7 @@ impl World<'_> {
                 self.cancel_hand_over();
                 Ok(())
             }
-            Comeback::Failed { lost_by, requests } if is_quiet => {
-                self.put_back(lost_by, requests);
-                Ok(())
-            }
+            Comeback::Failed(predecessor) if is_quiet => self.put_back(predecessor),
             other => {
                 self.life.comeback = other;
                 Ok(())
@@ -122,16 +127,17 @@ impl World<'_> {
         self.say(format!("the engine is replaced; of the device's cache: {style:?}"));
         self.cache.lose_unflushed(style);
         let superblock = self.read_superblock()?;
+        let slots = self.volumes.iter().map(|volume| volume.slot.or(volume.lingers_in)).collect();
         self.compare_table(&superblock)?;
         let openings = self.openings_again();
         let facts = self.cache_facts();
         let now = self.time();
-        let mut lost_by = self.engine.take().expect("the process lives");
-        let replaced = lost_by.replace(now, superblock, facts, &openings);
+        let mut engine = self.engine.take().expect("the process lives");
+        let replaced = engine.replace(now, superblock, facts, &openings);
         let (mut successor, requests) = replaced.expect("it said that it was ready");
         successor.set_cache_timeout_ms(self.config.cache_timeout_ms);
         self.engine = Some(successor);
-        self.life.comeback = Comeback::Recovering { lost_by, requests };
+        self.life.comeback = Comeback::Recovering(Predecessor { engine, requests, slots });
         self.life.is_serving = false;
         self.was_used = true;
         self.life.began = self.now;
@@ -152,8 +158,8 @@ impl World<'_> {
     /// A request that has to wait until it is known which engine serves.
     pub(crate) fn hold_back(&mut self, request: Request) -> Option<Request> {
         match &mut self.life.comeback {
-            Comeback::Recovering { requests, .. } | Comeback::Failed { requests, .. } => {
-                requests.push(request);
+            Comeback::Recovering(predecessor) | Comeback::Failed(predecessor) => {
+                predecessor.requests.push(request);
                 None
             }
             Comeback::None | Comeback::HandingOver => Some(request),
@@ -162,17 +168,17 @@ impl World<'_> {
 
     /// The successor serves.
     pub(crate) fn end_return(&mut self) {
-        if let Comeback::Recovering { requests, .. } = std::mem::take(&mut self.life.comeback) {
+        if let Comeback::Recovering(predecessor) = std::mem::take(&mut self.life.comeback) {
             self.life.is_cache_failed = false;
-            self.hand_in(requests);
+            self.hand_in(predecessor.requests);
         }
     }
 
     /// The successor cannot serve. Returns whether it was one.
     pub(crate) fn fail_return(&mut self) -> bool {
         match std::mem::take(&mut self.life.comeback) {
-            Comeback::Recovering { lost_by, requests } => {
-                self.life.comeback = Comeback::Failed { lost_by, requests };
+            Comeback::Recovering(predecessor) => {
+                self.life.comeback = Comeback::Failed(predecessor);
                 true
             }
             other => {
@@ -182,14 +188,21 @@ impl World<'_> {
         }
     }
 
-    fn put_back(&mut self, lost_by: Box<dyn UnderTest>, requests: Vec<Request>) {
+    fn put_back(&mut self, predecessor: Predecessor) -> Result<(), Halt> {
+        let Predecessor { engine, requests, slots } = predecessor;
         self.say("the engine without its cache device goes on");
-        self.engine = Some(lost_by);
+        self.engine = Some(engine);
+        for (index, slot) in slots.into_iter().enumerate() {
+            if self.volumes[index].slot.is_none() {
+                self.leave_origin(index, slot)?;
+            }
+        }
         self.life.is_serving = true;
         let now = self.time();
         self.engine().0.handle_hand_over_failed(now);
         self.hand_in(requests);
         self.look_for_return();
+        Ok(())
     }
 
     fn hand_in(&mut self, requests: Vec<Request>) {
