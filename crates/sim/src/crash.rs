@@ -152,6 +152,7 @@ impl World<'_> {
             volume.has_lost_writes = false;
             volume.lingers_in = None;
             volume.is_given_up &= slot.is_none();
+            volume.was_in_order &= volume.is_given_up;
             if volume.is_given_up {
                 self.accept_origin(index)?;
             } else if slot.is_none() {

@@ -157,6 +157,11 @@ const SEEDS: &[(u64, &str)] = &[
         1_003_922,
         "a write beside a misdirected one was taken to have mended what that one overwrote later",
     ),
+    (
+        897_727_201_307_163,
+        "a volume that had left ordered writeback was judged by its order, since it was once to be \
+         given up in order, before a crash that it outlasted",
+    ),
 ];
 
 #[test]
