@@ -66,7 +66,7 @@ impl Engine {
         }
         // A copy that is clean stays in the cache, with the new content, unless the cache device is
         // not to be written.
-        if has_dirty || self.has_copies(slot, start, end) && self.route(slot) == Route::Log {
+        if has_dirty || self.route(slot) == Route::Log && self.has_copies(slot, start, end) {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
                 self.units[key].route = Route::Log;
@@ -123,10 +123,11 @@ impl Engine {
     }
 
     /// Whether recovery could find a copy of one of the blocks.
-    pub(crate) fn may_have_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+    fn may_have_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
         !self.pieces_with_copies(slot, start, end).is_empty()
     }
 
+    /// Whether one of the blocks has a copy.
     pub(crate) fn has_copies(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
         self.copies(slot, start, end).next().is_some()
     }

@@ -449,6 +449,23 @@ impl World {
         requests
     }
 
+    /// The cache device is back: the engine that lost it is to be replaced.
+    pub(crate) fn begin_hand_over(&mut self) {
+        let now = self.time();
+        self.engine().0.begin_hand_over(now);
+    }
+
+    /// The cache device comes back, with what it had not flushed or without, and another engine
+    /// takes over.
+    pub(crate) fn come_back(&mut self, keeps: Keep, marks: &[HostMark]) {
+        self.begin_hand_over();
+        self.settle();
+        self.cache.cut_power(|_| keeps == Keep::All);
+        let requests = self.replace_engine(marks);
+        self.finish_restart().expect("nothing is damaged");
+        self.hand_in_again(requests);
+    }
+
     /// Hands in requests that waited.
     pub(crate) fn hand_in_again(&mut self, requests: Vec<Request>) {
         let now = self.time();

@@ -24,27 +24,12 @@ fn lost(modes: &[CacheMode]) -> (World, u64) {
     (world, write)
 }
 
-fn begin(world: &mut World) {
-    let now = world.time();
-    world.engine().0.begin_hand_over(now);
-}
-
-/// The device comes back, with what it had not flushed or without.
-fn come_back(world: &mut World, keeps: Keep) {
-    begin(world);
-    world.settle();
-    world.cache.cut_power(|_| keeps == Keep::All);
-    let requests = world.replace_engine(&[]);
-    world.finish_restart().expect("nothing is damaged");
-    world.hand_in_again(requests);
-}
-
 #[test]
 fn what_waited_is_done_when_the_device_is_back() {
     let (mut world, write) = lost(&[CacheMode::Writeback]);
     let read = world.read(0, 1, 1);
     let flush = world.flush(0);
-    come_back(&mut world, Keep::All);
+    world.come_back(Keep::All, &[]);
     world.finish(&[write, read, flush]);
     assert_eq!(world.seen(read, 0, 1), Content::Tag(2));
     assert_eq!(world.look(0, 0..4), [1, 2, 2, 3].map(Content::Tag));
@@ -59,7 +44,7 @@ fn what_waited_is_done_when_the_device_is_back() {
 fn what_the_device_did_not_keep_is_named_and_fails_flushes() {
     let (mut world, write) = lost(&[CacheMode::Writeback]);
     let flush = world.flush(0);
-    come_back(&mut world, Keep::Nothing);
+    world.come_back(Keep::Nothing, &[]);
     world.finish(&[write]);
     let extents = vec![(OriginBlock(1), 2)];
     assert!(world.has_event(&Event::WritesLost { volume: VolumeSlot(0), extents }));
@@ -78,7 +63,7 @@ fn what_the_device_did_not_keep_is_named_and_fails_flushes() {
 #[test]
 fn what_was_promised_by_a_flush_is_never_named() {
     let (mut world, _) = lost(&[CacheMode::Writeback]);
-    begin(&mut world);
+    world.begin_hand_over();
     world.settle();
     world.cache.cut_power(|_| false);
     world.replace_engine(&[]);
@@ -96,7 +81,7 @@ fn a_volume_that_went_on_without_its_cache_is_served_with_it_again() {
     let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     world.write_now(1, 9, 1, 7);
-    begin(&mut world);
+    world.begin_hand_over();
     let held = world.read(1, 9, 1);
     world.settle();
     assert!(world.is_pending(held), "held back until it is known who serves");
@@ -115,7 +100,7 @@ fn an_engine_with_operations_under_way_does_not_hand_over() {
     let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     let read = world.read(1, 5, 1);
-    begin(&mut world);
+    world.begin_hand_over();
     world.settle_except(origin::read(1));
     assert!(!world.engine().0.is_ready_to_hand_over());
     world.finish(&[read]);
@@ -125,7 +110,7 @@ fn an_engine_with_operations_under_way_does_not_hand_over() {
 #[test]
 fn a_device_that_somebody_else_recovered_is_refused() {
     let (mut world, _) = lost(&[CacheMode::Writeback]);
-    begin(&mut world);
+    world.begin_hand_over();
     world.settle();
     let lost_by = world.engine.take();
     world.restart().expect("nothing is damaged");
@@ -140,7 +125,7 @@ fn when_recovery_fails_the_old_engine_goes_on() {
     let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
     world.save_mark(1, SavedMark::ServedWithoutCache);
     world.write_now(1, 9, 1, 7);
-    begin(&mut world);
+    world.begin_hand_over();
     world.settle();
     let mut lost_by = world.engine.take().expect("the process lives");
     let (requests, _) = lost_by.hand_over();
@@ -155,7 +140,7 @@ fn when_recovery_fails_the_old_engine_goes_on() {
 #[test]
 fn a_cancelled_hand_over_releases_nothing_that_waits_for_the_host() {
     let (mut world, write) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
-    begin(&mut world);
+    world.begin_hand_over();
     let reads = [world.read(0, 0, 1), world.read(1, 9, 1)];
     let mark = world.mark();
     let now = world.time();
@@ -188,7 +173,7 @@ fn a_volume_whose_detach_landed_as_the_device_went_is_not_there_any_more() {
     assert_eq!(world.command_result(detach), Some(Err(CommandError::CacheFailed)));
     world.save_mark(1, SavedMark::ServedWithoutCache);
     world.settle();
-    come_back(&mut world, Keep::All);
+    world.come_back(Keep::All, &[]);
     let read = world.read(1, 9, 1);
     world.settle();
     assert!(world.stored_superblock().volume(VolumeSlot(1)).is_none());
@@ -217,7 +202,7 @@ fn a_volume_whose_attach_the_loss_ended_holds_nothing_up() {
     world.settle();
     assert_eq!(world.command_result(attach), Some(Err(CommandError::CacheFailed)));
     assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![] }));
-    come_back(&mut world, Keep::All);
+    world.come_back(Keep::All, &[]);
     world.finish(&[write]);
     assert_eq!(world.look(1, 0..2), [1, 2].map(Content::Tag));
 }
@@ -247,7 +232,7 @@ fn while_an_origin_hangs_no_hand_over_begins() {
     let (mut world, read) = hanging();
     world.idle_except(60_000, origin::any(1));
     assert_eq!(world.result(read), Some(Err(RequestError::Io)), "answered late");
-    begin(&mut world);
+    world.begin_hand_over();
     for _ in 0..5 {
         assert!(is_served(&mut world));
         world.idle_except(7_000, origin::any(1));
@@ -263,7 +248,7 @@ fn while_an_origin_hangs_no_hand_over_begins() {
 #[test]
 fn a_hand_over_is_put_off_when_an_origin_hangs() {
     let (mut world, read) = hanging();
-    begin(&mut world);
+    world.begin_hand_over();
     let other = world.read(2, 0, 1);
     world.idle_except(4_900, origin::any(1));
     assert!(world.is_pending(other), "it may be over soon");
@@ -283,7 +268,7 @@ fn a_hand_over_that_the_state_file_holds_up_is_put_off() {
     let (mut world, _) =
         lost(&[CacheMode::Writeback, CacheMode::Writethrough, CacheMode::Writethrough]);
     world.save_mark(2, SavedMark::ServedWithoutCache);
-    begin(&mut world);
+    world.begin_hand_over();
     let read = world.read(2, 0, 1);
     world.idle_for(29_000);
     assert!(world.is_pending(read));

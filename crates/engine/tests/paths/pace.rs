@@ -154,12 +154,7 @@ fn they_end_with_the_cache_device_and_are_done_again_when_it_is_back() {
     world.settle();
     assert!(world.is_cache_failed());
     world.save_mark(1, SavedMark::ServedWithoutCache);
-    let now = world.time();
-    world.engine().0.begin_hand_over(now);
-    world.settle();
-    let requests = world.replace_engine(&[HostMark::None, HostMark::ServedWithoutCache]);
-    world.finish_restart().expect("nothing is damaged");
-    world.hand_in_again(requests);
+    world.come_back(Keep::All, &[HostMark::None, HostMark::ServedWithoutCache]);
     world.idle();
     assert!([second, third, read].iter().all(|id| world.is_done(*id)));
 }

@@ -188,12 +188,6 @@ fn a_write_around_zeroes_that_went_home_waits_until_they_are_voided_durably() {
     let record = world.the(cache::record);
     world.fail(record, IoError::Gone, Keep::Nothing);
     world.settle();
-    let now = world.time();
-    world.engine().0.begin_hand_over(now);
-    world.settle();
-    world.cache.cut_power(|_| false);
-    let requests = world.replace_engine(&[]);
-    world.finish_restart().expect("nothing is damaged");
-    world.hand_in_again(requests);
+    world.come_back(Keep::Nothing, &[]);
     assert_eq!(world.read_now(0, 11), Ok(Content::Tag(2)));
 }

@@ -461,8 +461,7 @@ fn writes_that_wait_for_room_wait_for_a_device_that_goes() {
     world.settle();
     assert!(world.is_cache_failed());
     assert!(waiting.iter().all(|id| world.is_pending(*id)), "none fails");
-    let now = world.time();
-    world.engine().0.begin_hand_over(now);
+    world.begin_hand_over();
     world.settle();
     let requests = world.replace_engine(&[]);
     world.fails = None;
@@ -515,14 +514,8 @@ fn a_volume_whose_losses_find_no_room_is_not_served() {
     for slot in 1..3 {
         world.save_mark(slot, SavedMark::ServedWithoutCache);
     }
-    let now = world.time();
-    world.engine().0.begin_hand_over(now);
-    world.settle();
-    world.cache.cut_power(|_| false);
     let without = HostMark::ServedWithoutCache;
-    let requests = world.replace_engine(&[HostMark::None, without, without]);
-    world.finish_restart().expect("nothing is damaged");
-    world.hand_in_again(requests);
+    world.come_back(Keep::Nothing, &[HostMark::None, without, without]);
     let extents = vec![(OriginBlock(KEPT + 40), 1)];
     assert!(world.has_event(&Event::WritesLost { volume: VolumeSlot(0), extents }));
     assert_eq!(world.read_now(0, KEPT + 40), Err(RequestError::Io));
