@@ -12,7 +12,7 @@ use crate::ledger::Ledger;
 use crate::machine::{self, program};
 use crate::origin::FileSystem;
 use crate::process::succeed;
-use crate::stack::Site;
+use crate::stack::{Site, VOLUME};
 
 const README: &str = include_str!("../../../../README.md");
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
@@ -74,6 +74,8 @@ impl Procedure {
     fn use_volume(&mut self, mode: &str) {
         self.site.prepare(CACHE_SIZE, ORIGIN_BYTES, mode);
         let mut stack = self.site.start();
+        // What is dirty stays so until the daemon stops, however slow the machine is.
+        succeed(&mut self.site.forebay(&["set", VOLUME, "writeback_delay=86400"]));
         FileSystem::Ext4.make(stack.device());
         stack.mount();
         let folder = self.site.mount_folder();
