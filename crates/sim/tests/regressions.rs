@@ -162,6 +162,11 @@ const SEEDS: &[(u64, &str)] = &[
         "a volume that had left ordered writeback was judged by its order, since it was once to be \
          given up in order, before a crash that it outlasted",
     ),
+    (
+        727_694,
+        "a drain in order did not end: without the summary of their segment, zeroes and discards \
+         were planned in pieces, and never counted as home",
+    ),
 ];
 
 #[test]

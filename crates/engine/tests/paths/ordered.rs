@@ -6,7 +6,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::units::VolumeSlot;
 
-use crate::harness::{self, Content, Held, Keep, Setup, World, cache, origin};
+use crate::harness::{self, BLOCK, Content, Held, Keep, Setup, World, cache, origin};
 
 const SLOT: VolumeSlot = VolumeSlot(0);
 /// What the origin holds before anybody writes.
@@ -212,4 +212,24 @@ fn zeroes_of_an_ended_epoch_go_home_whole_although_part_was_overwritten() {
     assert_eq!(look(&world, &[8, 10, 15]), [Content::Zeroes, Content::Zeroes, Content::Zeroes]);
     world.idle();
     assert_eq!(look(&world, &[8, 10, 15]), [Content::Zeroes, Content::Tag(1), Content::Zeroes]);
+}
+
+/// What is known of a segment with a damaged summary comes in pieces; its zeroes are one record.
+#[test]
+fn zeroes_in_pieces_go_home_without_the_summary_of_their_segment() {
+    let mut world = ordered(100);
+    let zero = world.zero(0, 8, 8);
+    world.finish(&[zero]);
+    in_epochs(&mut world, &[(10, 1)]);
+    for part in 0..5 {
+        world.hand_in_write(0, 100 + part * 15, 15, 2);
+    }
+    world.settle_except(cache::summary);
+    let summary = world.held.iter().find(|held| cache::summary(held)).expect("one closed").offset;
+    world.idle();
+    world.cache.rot(summary, BLOCK);
+    world.clean(0);
+    let contents = [Content::Zeroes, Content::Tag(1), Content::Zeroes, Content::Tag(2)];
+    assert_eq!(look(&world, &[8, 10, 15, 100]), contents);
+    assert_eq!(world.counters(0).order_lost_blocks, 0, "nothing was older than the newest");
 }

@@ -181,9 +181,20 @@ impl Engine {
                 }
             }
         }
-        let pieces = self.volume(slot).index.complete.all_pieces();
-        let pieces: Vec<Piece> =
-            pieces.filter(|piece| self.piece_segment(piece) == Some(segment)).collect();
+        let is_data_here = |piece: &Piece| {
+            matches!(piece.place, Place::Data(_)) && self.piece_segment(piece) == Some(segment)
+        };
+        let data = self.volume(slot).index.complete.all_pieces().filter(is_data_here);
+        // A record without payload goes home as a whole, since one bit stands for all of it. The
+        // index has what is left of it, in pieces.
+        let blanks = self.log.blanks.range(first..first + blocks);
+        let blanks = blanks.filter(|(_, blank)| blank.slot == slot).map(|(header, blank)| Piece {
+            start: blank.start,
+            block_count: blank.block_count,
+            version: blank.version,
+            place: Place::Blank { kind: blank.kind, header: CacheBlock(*header) },
+        });
+        let pieces: Vec<Piece> = data.chain(blanks).collect();
         for piece in &pieces {
             self.plan_piece(piece);
         }
