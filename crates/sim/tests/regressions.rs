@@ -167,6 +167,10 @@ const SEEDS: &[(u64, &str)] = &[
         "a drain in order did not end: without the summary of their segment, zeroes and discards \
          were planned in pieces, and never counted as home",
     ),
+    (
+        897_731_213_043_706,
+        "a write that got its lock after the cache device had failed waited for room in its log",
+    ),
 ];
 
 #[test]

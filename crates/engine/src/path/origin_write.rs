@@ -77,6 +77,11 @@ impl Engine {
         }
         let has_copy =
             self.may_have_copies(slot, start, end) && !has_defect(Defect::NoInvalidation);
+        if has_copy && self.is_cache_failed() {
+            // It got its lock only now, and nothing can be voided any more.
+            self.end_unit(key, Err(RequestError::Io), payload);
+            return;
+        }
         if has_copy && !self.may_cut_blanks(slot, start, end) {
             self.wait_for_blank_room(key);
             return;

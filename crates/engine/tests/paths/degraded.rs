@@ -4,6 +4,7 @@
 use forebay_engine::event::Event;
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
+use forebay_engine::request::RequestError;
 use forebay_engine::status::{BlockState, BypassReason, CacheErrors, CacheHealth};
 
 use crate::harness::{Content, Held, Keep, ORIGINAL, Setup, World, cache, origin};
@@ -195,4 +196,25 @@ fn a_write_over_a_dirty_copy_waits_for_room_in_a_full_log() {
     world.cut_power(|_, _| false);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.look(0, 15..17), [900, 1].map(Content::Tag));
+}
+
+/// A write gets its lock when the cache device has failed already: what it would have to void, it
+/// cannot, and nobody is going to wake it.
+#[test]
+fn a_write_around_that_gets_its_lock_after_the_failure_ends() {
+    let mut world = degraded(CacheMode::Writeback);
+    world.fails = Some(Box::new(|held| origin::write(0)(held).then_some(IoError::Media)));
+    let first = world.hand_in_write(0, 0, 1, 8);
+    let read = world.read(0, 10, 1);
+    let keeps = |held: &Held| cache::record(held) || cache::read(held);
+    world.settle_except(keeps);
+    let second = world.hand_in_write(0, 0, 1, 9);
+    world.settle_except(keeps);
+    let at_device = world.the(cache::read);
+    world.fail(at_device, IoError::Gone, Keep::Nothing);
+    world.settle_except(cache::record);
+    assert!(world.is_pending(first) && world.is_pending(second), "one has the lock");
+    world.idle_for(forebay_engine::CACHE_TIMEOUT_MS + 1);
+    let failed = Some(Err(RequestError::Io));
+    assert_eq!([first, second, read].map(|id| world.result(id)), [failed; 3]);
 }
