@@ -149,10 +149,16 @@ impl NbdClient {
         }
         self.received.copy_within(self.filled.clone(), 0);
         let start = self.filled.len();
-        let length = self.stream.read(&mut self.received[start..])?;
-        if length == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
+        let length = loop {
+            match self.stream.read(&mut self.received[start..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(length) => break length,
+                // A wait with a limit ends so if the process was stopped and goes on, as when its
+                // machine was frozen (signal(7)).
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        };
         self.filled = 0..start + length;
         Ok(())
     }
