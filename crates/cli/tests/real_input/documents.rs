@@ -72,11 +72,15 @@ impl Procedure {
 
     /// Makes cache device and volume with a file system in use, and stops the daemon.
     fn use_volume(&mut self, mode: &str) {
-        self.site.prepare(CACHE_SIZE, ORIGIN_BYTES, mode);
+        self.site.prepare(CACHE_SIZE, ORIGIN_BYTES, "writethrough");
         let mut stack = self.site.start();
-        // What is dirty stays so until the daemon stops, however slow the machine is.
-        succeed(&mut self.site.forebay(&["set", VOLUME, "writeback_delay=86400"]));
+        // All of the device is discarded for it. That would be more to go home than a cache may
+        // hold dirty, and what is written beside it would follow at once.
         FileSystem::Ext4.make(stack.device());
+        // What is dirty from here on stays so until the daemon stops, however slow the machine is.
+        let mode_setting = format!("cache_mode={mode}");
+        let settings = [&mode_setting, "writeback_delay=86400", "writeback_percent=100"];
+        succeed(self.site.forebay(&["set", VOLUME]).args(settings));
         stack.mount();
         let folder = self.site.mount_folder();
         fill(&folder);
