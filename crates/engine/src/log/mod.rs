@@ -16,7 +16,7 @@ use crate::flush_group::{FlushGroup, FlushNumber};
 use crate::format::SetId;
 use crate::format::record::Entry;
 use crate::format::superblock::Geometry;
-use crate::index::BlankKind;
+use crate::index::{BlankKind, Piece, Place};
 use crate::payload::{BufferId, BufferRange};
 use crate::slab::{Key, Slab};
 use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
@@ -123,6 +123,16 @@ pub(crate) struct BlankRecord {
 }
 
 impl BlankRecord {
+    /// All that it covers, as one piece; `header` is where it is.
+    pub(crate) fn whole(&self, header: CacheBlock) -> Piece {
+        Piece {
+            start: self.start,
+            block_count: self.block_count,
+            version: self.version,
+            place: Place::Blank { kind: self.kind, header },
+        }
+    }
+
     /// Part of it was superseded: one bit cannot say which.
     pub(crate) fn is_in_pieces(&self) -> bool {
         0 < self.live_blocks && self.live_blocks < self.block_count

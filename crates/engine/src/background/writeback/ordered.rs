@@ -188,12 +188,8 @@ impl Engine {
         // A record without payload goes home as a whole, since one bit stands for all of it. The
         // index has what is left of it, in pieces.
         let blanks = self.log.blanks.range(first..first + blocks);
-        let blanks = blanks.filter(|(_, blank)| blank.slot == slot).map(|(header, blank)| Piece {
-            start: blank.start,
-            block_count: blank.block_count,
-            version: blank.version,
-            place: Place::Blank { kind: blank.kind, header: CacheBlock(*header) },
-        });
+        let blanks = blanks.filter(|(_, blank)| blank.slot == slot);
+        let blanks = blanks.map(|(header, blank)| blank.whole(CacheBlock(*header)));
         let pieces: Vec<Piece> = data.chain(blanks).collect();
         for piece in &pieces {
             self.plan_piece(piece);

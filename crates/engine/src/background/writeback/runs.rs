@@ -468,12 +468,7 @@ impl Engine {
             return;
         }
         // One piece stands for the whole record when it is noted as written home.
-        let whole = Piece {
-            start: blank.start,
-            block_count: blank.block_count,
-            version: blank.version,
-            place: Place::Blank { kind, header },
-        };
+        let whole = blank.whole(header);
         if has_defect(Defect::BlankOverNewer) {
             winners = alloc::vec![whole];
         }
