@@ -48,6 +48,9 @@ pub struct DeviceFacts {
     pub has_volatile_cache: bool,
     /// Whether discards reach something that profits.
     pub supports_discard: bool,
+    /// Whether the kernel is known to take its operations without waiting for it. On other file
+    /// systems handing one in may last as long as the device does not answer.
+    pub is_taken_at_once: bool,
 }
 
 /// Why a device cannot be used. Each message names the device and what to do.
@@ -352,11 +355,7 @@ pub(crate) fn take_facts(
         Identity::File(file_system, _) => {
             let stat = rustix::fs::fstatfs(file)
                 .map_err(|errno| probe_error("examine the file system of", errno.into()))?;
-            let kind = match is_in_memory(stat.f_type) {
-                true => DeviceKind::MemoryFile,
-                false => DeviceKind::File,
-            };
-            file_facts(kind, file_system, bytes, file_block_bytes)
+            file_facts((file_system, stat.f_type), bytes, file_block_bytes)
         }
     };
     if facts.size_bytes == 0 {
@@ -387,10 +386,21 @@ fn block_device_facts(number: u64, bytes: u64) -> DeviceFacts {
         has_volatile_cache: queue_attribute(number, "write_cache").as_deref()
             != Some("write through"),
         supports_discard: attribute("discard_max_bytes").is_some_and(|bytes| bytes > 0),
+        is_taken_at_once: true,
     }
 }
 
-fn file_facts(kind: DeviceKind, file_system: u64, bytes: u64, block_bytes: u32) -> DeviceFacts {
+/// The file system is named by its device number and the type that `statfs` tells.
+fn file_facts(
+    (file_system, file_system_type): (u64, impl Into<i64>),
+    bytes: u64,
+    block_bytes: u32,
+) -> DeviceFacts {
+    let file_system_type = file_system_type.into();
+    let kind = match is_in_memory(file_system_type) {
+        true => DeviceKind::MemoryFile,
+        false => DeviceKind::File,
+    };
     let is_on_disk = kind == DeviceKind::File;
     DeviceFacts {
         kind,
@@ -402,13 +412,26 @@ fn file_facts(kind: DeviceKind, file_system: u64, bytes: u64, block_bytes: u32) 
         is_rotational: is_on_disk && queue_number(file_system, "rotational") == Some(1),
         has_volatile_cache: true,
         supports_discard: true,
+        is_taken_at_once: takes_at_once(file_system_type),
     }
 }
 
-fn is_in_memory(file_system_type: impl Into<i64>) -> bool {
+/// Whether files of such a file system are read and written without waiting for the device where
+/// the caller asks for that (`IOCB_NOWAIT`). FUSE is not among them: Linux 6.18 asks its server for
+/// the size of a file first, and waits for the answer (`fuse_file_read_iter`, seen in the stack of
+/// a thread that hung there).
+fn takes_at_once(file_system_type: i64) -> bool {
+    const XFS_MAGIC: i64 = 0x5846_5342;
+    const F2FS_MAGIC: i64 = 0xf2f5_2010;
+    let on_disk = [libc::EXT4_SUPER_MAGIC, XFS_MAGIC, libc::BTRFS_SUPER_MAGIC, F2FS_MAGIC];
+    on_disk.contains(&file_system_type)
+        || file_system_type == libc::OVERLAYFS_SUPER_MAGIC
+        || is_in_memory(file_system_type)
+}
+
+fn is_in_memory(file_system_type: i64) -> bool {
     const RAMFS_MAGIC: i64 = 0x8584_58f6;
-    let found = file_system_type.into();
-    found == libc::TMPFS_MAGIC || found == RAMFS_MAGIC
+    file_system_type == libc::TMPFS_MAGIC || file_system_type == RAMFS_MAGIC
 }
 
 /// Looks at a device without locking or changing it.

@@ -12,6 +12,9 @@ use crate::support::{Scratch, has_tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
+/// For so long and a bit less the kernel does not ask for the size of a file again (`attr_timeout`
+/// of libfuse).
+const ATTRIBUTES_KNOWN: Duration = Duration::from_millis(1_200);
 const TOOLS: [&str; 3] = ["nbdfuse", "nbdkit", "fusermount3"];
 
 /// Whether the machine has what such files need; says so if not.
@@ -44,7 +47,27 @@ impl FuseFile {
         file
     }
 
-    pub(crate) fn signal(&self, signal: Signal) {
+    /// Answers nothing from now on, also not what the kernel knows of the file by itself for a
+    /// while.
+    pub(crate) fn hold(&self) {
+        self.signal(Signal::STOP);
+        await_that("all its threads have stopped", || {
+            let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
+            threads.expect("it is there").all(|thread| {
+                // pid (name) state ...; gone if the thread has ended since it was listed.
+                let stat = thread.and_then(|thread| fs::read_to_string(thread.path().join("stat")));
+                stat.is_ok_and(|stat| stat.rsplit(") ").next().expect("one").starts_with('T'))
+            })
+        });
+        thread::sleep(ATTRIBUTES_KNOWN);
+    }
+
+    /// Goes on after [`FuseFile::hold`].
+    pub(crate) fn let_go(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         kill_process(pid.expect("a process id is positive"), signal).expect("it is our child");
     }

@@ -6,8 +6,6 @@ use std::io;
 use std::path::PathBuf;
 use std::thread;
 
-use rustix::process::Signal;
-
 use crate::fuse::{FuseFile, await_that, has_fuse};
 use crate::support::{Scratch, Server};
 
@@ -104,15 +102,16 @@ fn requests_of_an_origin_that_does_not_answer_fail_after_the_limit() {
     }
     let (scratch, origin, server) = site();
     scratch.run(&["set", "vol", "origin_timeout=1"]).expect(0);
-    origin.file.signal(Signal::STOP);
-    assert!(read(&server, 32 << 20).is_err());
+    origin.file.hold();
+    let error = read(&server, 32 << 20).expect_err("nobody answers");
+    assert_ne!(error.kind(), io::ErrorKind::WouldBlock, "the daemon does: {error}");
     assert_goes_on(&server, 4096);
     await_that("status tells", || scratch.volume()["origin"]["state"] == "stalled");
     let volume = scratch.volume();
     assert_eq!(volume["origin"]["last_error"], "no answer in time");
     assert_eq!(volume["counters"]["origin_timeout_count"], 1);
     scratch.run(&["status"]).expect(0).says("stalled for");
-    origin.file.signal(Signal::CONT);
+    origin.file.let_go();
     await_that("it is well again", || scratch.volume()["origin"]["state"] == "ok");
     assert_eq!(read(&server, 32 << 20).expect("it is back"), [0; 4096]);
     scratch.run(&["drain", "vol"]).expect(0);
