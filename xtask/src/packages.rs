@@ -161,7 +161,7 @@ fn has_kernel_source(folder: &Path) -> bool {
 }
 
 /// Runs `command` without any output.
-fn is_success(command: &mut Command) -> bool {
+pub(crate) fn is_success(command: &mut Command) -> bool {
     let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }

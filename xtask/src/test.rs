@@ -8,8 +8,13 @@
 //! A test that lacks what it needs appends the line `SKIPPED <test name>: <what is missing>` to the
 //! file that `FOREBAY_SKIP_LOG` names, and returns. To libtest it has passed; here it counts as
 //! skipped. An ignored test counts as skipped, too.
+//!
+//! As root, tests have mounts of their own: what they mount ends with their last process, also if
+//! they are killed. A file system that stays mounted on a file that nobody serves any more gets in
+//! the way of others (`mkfs.btrfs` asks each mounted loop device for its file).
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -90,8 +95,23 @@ fn create_skip_log(target_folder: &Path) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// Runs `program` with mounts that nobody else sees, or as it is where that is not permitted.
+fn with_own_mounts(program: &OsStr) -> Command {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--"]);
+        command
+    };
+    if !packages::is_success(unshare().arg("true")) {
+        return Command::new(program);
+    }
+    let mut command = unshare();
+    command.arg(program);
+    command
+}
+
 fn test_command(options: &Options, packages: &[&str], target_folder: &Path) -> Command {
-    let mut command = process::cargo();
+    let mut command = with_own_mounts(process::cargo().get_program());
     command.args(["test", "--locked", "--no-fail-fast"]);
     if options.long {
         // A folder of its own: nobody shall take a binary with assertions for the released one.
@@ -252,6 +272,18 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(tally.skipped.iter().collect::<Vec<_>>(), ["mounts_xfs: mkfs.xfs"]);
         assert_eq!(tally.outcome(Skips::Allowed), Outcome::Passed);
         assert_eq!(tally.outcome(Skips::Failures), Outcome::Failed);
+    }
+
+    #[test]
+    fn what_tests_mount_is_theirs_where_that_is_permitted() {
+        let mounts = |command: &mut Command| {
+            command.arg("/proc/self/ns/mnt").output().expect("readlink runs").stdout
+        };
+        let is_permitted = packages::is_success(Command::new("unshare").args(["-m", "true"]));
+        let ours = mounts(&mut Command::new("readlink"));
+        let theirs = mounts(&mut with_own_mounts("readlink".as_ref()));
+        assert!(!theirs.is_empty());
+        assert_eq!(theirs != ours, is_permitted);
     }
 
     #[test]
