@@ -251,7 +251,7 @@ fn engine_table(engine: &Engine) -> String {
         "\
 ## CPU of the engine on a hit
 
-The engine alone (`crates/engine/benches/hit.rs`): requests, completions and replies of random reads
+The engine alone (`crates/engine/benches/hit`): requests, completions and replies of random reads
 of 4 KiB, with a device that answers at once and copies nothing. The checksum of the block is part
 of it and takes {} us. All extents are one block long and in random order: with a large index nearly
 every step of the search waits for memory.
