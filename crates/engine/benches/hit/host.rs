@@ -104,8 +104,10 @@ pub(crate) struct Size {
 pub(crate) struct Memory {
     /// Of the index.
     pub(crate) index_bytes: u64,
-    /// Of checksums, and bits of segments.
+    /// Of checksums, in segments with data; headers and what is not yet written have some, too.
     pub(crate) checksum_bytes: u64,
+    /// Of the bits of these segments, live and dirty.
+    pub(crate) bits_bytes: u64,
 }
 
 /// The engine, with devices that do nothing.
@@ -285,11 +287,11 @@ impl Host {
         let status = self.engine.status(Time(self.now));
         let used_segments = u64::from(status.segments - status.free_segments);
         let segment_blocks = u64::from(status.segment_blocks);
-        // A checksum of 4 bytes for each block, and two bits.
-        let segment_bytes = segment_blocks * 4 + 2 * segment_blocks.div_ceil(64) * 8;
-        let checksum_bytes = used_segments * segment_bytes;
-        let index_bytes = status.memory_bytes - self.empty_bytes - checksum_bytes;
-        Memory { index_bytes, checksum_bytes }
+        // As `SegmentTable::bytes_per_segment` has it: a checksum of 4 bytes a block, and two bits.
+        let checksum_bytes = used_segments * segment_blocks * 4;
+        let bits_bytes = used_segments * 2 * segment_blocks.div_ceil(64) * 8;
+        let grown = status.memory_bytes - self.empty_bytes;
+        Memory { index_bytes: grown - checksum_bytes - bits_bytes, checksum_bytes, bits_bytes }
     }
 
     /// Nanoseconds of CPU time of a hit of one block, with so many at a time.

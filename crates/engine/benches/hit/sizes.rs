@@ -17,15 +17,16 @@ pub(crate) fn measure(text: &str) -> String {
     let memory = host.memory();
     let hit_ns = rounds(|| host.time_hits(1));
     drop(host);
-    let chase_bytes = memory.index_bytes + memory.checksum_bytes;
+    let chase_bytes = memory.index_bytes + memory.checksum_bytes + memory.bits_bytes;
     let chase = Chase::through(chase_bytes);
     let chase_ns = rounds(|| chase.time_step());
     drop(chase);
     format!(
-        r#"{{"extents":{},"extent_blocks":{extent_blocks},"hit_ns":{hit_ns:?},"index_bytes":{},"checksum_bytes":{},"ghost_bytes":{},"chase_ns":{chase_ns:?}}}"#,
+        r#"{{"extents":{},"extent_blocks":{extent_blocks},"hit_ns":{hit_ns:?},"index_bytes":{},"checksum_bytes":{},"bits_bytes":{},"ghost_bytes":{},"chase_ns":{chase_ns:?}}}"#,
         size.extents,
         memory.index_bytes,
         memory.checksum_bytes,
+        memory.bits_bytes,
         ghost_bytes(size.extents * extent_blocks),
     )
 }
