@@ -29,11 +29,27 @@ fn main() {
 }
 
 fn print_shift(policy: PolicyName, shift: &Shift) {
-    let name = policy.name();
     let recovery =
         shift.recovery_caches.map_or_else(|| "null".to_owned(), |caches| caches.to_string());
-    println!(
-        r#"{{"kind":"shift","policy":"{name}","level_before":{},"level_after":{},"recovery_caches":{recovery},"lost_caches":{},"lost_to_scan_caches":{}}}"#,
-        shift.level_before, shift.level_after, shift.lost_caches, shift.lost_to_scan_caches,
-    );
+    print_line(&[
+        ("kind", quoted("shift")),
+        ("policy", quoted(policy.name())),
+        ("level_before", shift.level_before.to_string()),
+        ("level_after", shift.level_after.to_string()),
+        ("recovery_caches", recovery),
+        ("lost_caches", shift.lost_caches.to_string()),
+        ("lost_to_scan_caches", shift.lost_to_scan_caches.to_string()),
+    ]);
+}
+
+/// Prints a JSON object of names and values.
+fn print_line(fields: &[(&str, String)]) {
+    let fields: Vec<String> =
+        fields.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
+    println!("{{{}}}", fields.join(","));
+}
+
+/// A JSON string of a text without control characters.
+fn quoted(text: &str) -> String {
+    format!(r#""{}""#, text.replace('\\', r"\\").replace('"', r#"\""#))
 }

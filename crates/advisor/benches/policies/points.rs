@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use forebay_advisor::replay::{Case, Options, PolicyName, Replay};
 use forebay_advisor::trace::{self, Format, Request, TraceReader};
 
+use crate::{print_line, quoted};
+
 /// Names the folder of further traces.
 const FOLDER: &str = "FOREBAY_TRACES";
 /// Sizes of the cache, in percent of the different blocks.
@@ -51,7 +53,8 @@ pub(crate) fn print() {
 }
 
 fn print_skip(trace: &str, reason: &str) {
-    println!(r#"{{"kind":"skip","trace":{trace:?},"reason":{reason:?}}}"#);
+    let fields = [("kind", quoted("skip")), ("trace", quoted(trace)), ("reason", quoted(reason))];
+    print_line(&fields);
 }
 
 /// Adds what lies in the folders named after formats, in the order of names.
@@ -113,15 +116,20 @@ fn print_points(trace: &Trace, requests: &[Request], block_bytes: u32) {
     let (_, tallies) = replay(cases.as_flattened());
     let per_size = tallies.chunks(PolicyName::ALL.len());
     for ((cache_blocks, percent), tallies) in sizes.into_iter().zip(PERCENTS).zip(per_size) {
-        let ratios = PolicyName::ALL.iter().zip(tallies).map(|(policy, tally)| {
-            format!(r#""{}":{}"#, policy.name(), 1.0 - tally.hit_ratio_blocks())
-        });
-        println!(
-            r#"{{"kind":"point","trace":{:?},"format":"{}","block_bytes":{block_bytes},"percent":{percent},"cache_blocks":{cache_blocks},"references":{},{}}}"#,
-            trace.name(),
-            trace.format.name(),
-            tallies[0].block_count,
-            ratios.collect::<Vec<_>>().join(","),
+        let mut fields = vec![
+            ("kind", quoted("point")),
+            ("trace", quoted(&trace.name())),
+            ("format", quoted(trace.format.name())),
+            ("block_bytes", block_bytes.to_string()),
+            ("percent", percent.to_string()),
+            ("cache_blocks", cache_blocks.to_string()),
+            ("references", tallies[0].block_count.to_string()),
+        ];
+        fields.extend(
+            PolicyName::ALL.iter().zip(tallies).map(|(policy, tally)| {
+                (policy.name(), (1.0 - tally.hit_ratio_blocks()).to_string())
+            }),
         );
+        print_line(&fields);
     }
 }

@@ -21,14 +21,18 @@ pub(crate) fn measure(text: &str) -> String {
     let chase = Chase::through(chase_bytes);
     let chase_ns = rounds(|| chase.time_step());
     drop(chase);
-    format!(
-        r#"{{"extents":{},"extent_blocks":{extent_blocks},"hit_ns":{hit_ns:?},"index_bytes":{},"checksum_bytes":{},"bits_bytes":{},"ghost_bytes":{},"chase_ns":{chase_ns:?}}}"#,
-        size.extents,
-        memory.index_bytes,
-        memory.checksum_bytes,
-        memory.bits_bytes,
-        ghost_bytes(size.extents * extent_blocks),
-    )
+    let fields = [
+        ("extents", size.extents.to_string()),
+        ("extent_blocks", extent_blocks.to_string()),
+        ("hit_ns", format!("{hit_ns:?}")),
+        ("index_bytes", memory.index_bytes.to_string()),
+        ("checksum_bytes", memory.checksum_bytes.to_string()),
+        ("bits_bytes", memory.bits_bytes.to_string()),
+        ("ghost_bytes", ghost_bytes(size.extents * extent_blocks).to_string()),
+        ("chase_ns", format!("{chase_ns:?}")),
+    ];
+    let fields = fields.map(|(name, value)| format!(r#""{name}":{value}"#));
+    format!("{{{}}}", fields.join(","))
 }
 
 /// What the ghost of a cache of so many blocks takes when it remembers all that it can.

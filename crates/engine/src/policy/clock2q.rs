@@ -8,9 +8,9 @@
 //!
 //! The small queue has 8 % of the cache as long as the main queue is of use, and up to 32 % when it
 //! is not: when clients turned to other blocks, or come back to blocks sooner or later but not
-//! again and again. Use is what the ring keeps: 55 blocks for each 100 that the cache demotes, looked
-//! back over about as many demotions as the cache has blocks, is full use. So a short memory, which
-//! does better on most block traces, does not make the cache slow to turn to other blocks.
+//! again and again. Use is what the ring keeps: 55 blocks for each 100 that the cache demotes are
+//! full use, looked back over about as many demotions as the cache has blocks. So a short memory,
+//! which does better on most block traces, does not make the cache slow to turn to other blocks.
 //!
 //! With these shares it misses less than LRU on each of the traces that the advisor is tested with
 //! (`crates/advisor/tests/published.rs`); `docs/policy-figures.md` has the figures.

@@ -3,13 +3,14 @@
 //! A table of buckets, each with room for sixteen entries: a tag of 16 bits, and the time of the
 //! entry in 4, counted in insertions and coarsely. Two blocks are confused once in some 300
 //! questions or less, which costs a copy that was not worth it and nothing else. An entry lives for
-//! as many further insertions as the ghost has entries, a sixteenth more or less; then it counts as
-//! gone. Buckets are swept in turn, so that an old entry is gone before its time comes round again.
+//! as many further insertions as the ghost has entries, a sixteenth more or less; then it counts
+//! as gone. Buckets are swept in turn, so that an old entry is gone before its time comes round
+//! again.
 //!
 //! The table is small at first and grows with what is remembered, by linear hashing (Litwin, VLDB
 //! 1980): one bucket is split at a time, so there is never a long pause, and a cache that demotes
-//! nothing spends next to nothing. It grows while buckets are nearly full, and doubles four times, so
-//! that full-grown all buckets have an equal share.
+//! nothing spends next to nothing. It grows while buckets are nearly full, and doubles four times,
+//! so that full-grown all buckets have an equal share.
 
 use alloc::boxed::Box;
 use alloc::vec;

@@ -59,6 +59,15 @@ fn point_bounds(points: &[Point]) -> Vec<Bound> {
             "",
             Spread::of(worst),
         ),
+        Bound::new(
+            format!(
+                "hit ratio of clock2q less that of lru, the worst of all {} points",
+                points.len()
+            ),
+            Limit::AtLeast(0.0),
+            "",
+            Spread::of(points.iter().map(|point| point.lru - point.clock2q).reduce(f64::min)),
+        ),
     ]
 }
 

@@ -36,8 +36,9 @@ on {}, at commit `{}`.
 - load before the run (1, 5, 15 minutes): {}
 
 Miss ratios, gaps and the shift are the same on every machine. So is memory. Times are of this one:
-if it is a virtual machine, with neighbours, figures of two runs can differ by half. Where a figure
-was measured several times the table has the median, and in parentheses the smallest and the largest.
+if it is a virtual machine, with neighbours, figures of two runs can differ by half. Of a figure
+that was measured several times tables have the median, and in parentheses the smallest and the
+largest.
 
 ",
         figures.command,
@@ -122,8 +123,8 @@ fn other_table(figures: &Figures) -> String {
         text += "\
 ### Small traces
 
-No bound is made of these: loops, scans and programs in caches of some hundred blocks, and samples
-of which hardly a block is used twice. No policy wins on all of them.
+Loops, scans and programs in caches of some hundred blocks, and samples of which hardly a block is
+used twice. They are not part of the mean. Where LRU is as good as MIN there is no gap to close.
 
 ";
         text += &table(&header, rows);

@@ -1,4 +1,4 @@
-//! `cargo xtask bench policies`: how good the replacement policy is, and what index and policy cost.
+//! `cargo xtask bench policies`: how good the replacement policy is, and what it costs.
 //!
 //! Programs of the crates measure (`crates/advisor/benches/policies`, `crates/engine/benches/hit`)
 //! and print lines of JSON; here they are put into tables and held against the bounds.
