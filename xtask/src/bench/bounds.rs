@@ -40,7 +40,7 @@ impl Verdict {
 
 /// On which side of a limit a figure has to be.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Limit {
+pub(super) enum Limit {
     AtLeast(f64),
     AtMost(f64),
     Below(f64),
@@ -75,7 +75,7 @@ pub(super) struct Bound {
 }
 
 impl Bound {
-    fn new(work: String, limit: Limit, unit: &str, measured: Option<Spread>) -> Bound {
+    pub(super) fn new(work: String, limit: Limit, unit: &str, measured: Option<Spread>) -> Bound {
         let verdict = match measured {
             None => Verdict::NotMeasured,
             Some(spread) if limit.holds(spread.median) => Verdict::Met,

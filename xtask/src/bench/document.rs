@@ -112,7 +112,7 @@ fn repetitions(count: u32) -> String {
 }
 
 /// A table with a header; the first column is text, the others are numbers.
-fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let header: Vec<String> = header.iter().map(|cell| (*cell).to_owned()).collect();
     let mut rule = vec!["---".to_owned()];
@@ -124,19 +124,24 @@ fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String
     text + "\n"
 }
 
-fn cell(spread: Option<Spread>, decimals: usize) -> String {
+pub(super) fn cell(spread: Option<Spread>, decimals: usize) -> String {
     spread.map_or_else(|| "–".to_owned(), |spread| spread.text(decimals))
 }
 
 fn bounds_table(bounds: &[Bound]) -> String {
+    "## Bounds\n\nWhat the design asks for, and what this run came to. The verdict follows from \
+     the\nmedian. What is called extrapolated was measured on smaller logs.\n\n"
+        .to_owned()
+        + &verdicts(bounds)
+}
+
+/// A line for each bound.
+pub(super) fn verdicts(bounds: &[Bound]) -> String {
     let rows = bounds.iter().map(|bound| {
         let Bound { work, bound, measured, verdict } = bound;
         vec![work.clone(), bound.clone(), measured.clone(), verdict.text().to_owned()]
     });
-    "## Bounds\n\nWhat the design asks for, and what this run came to. The verdict follows from \
-     the\nmedian. What is called extrapolated was measured on smaller logs.\n\n"
-        .to_owned()
-        + &table(&["work", "bound", "measured", "verdict"], rows)
+    table(&["work", "bound", "measured", "verdict"], rows)
 }
 
 fn nbd_tables(rows: &[nbd::Row], report: &Report) -> String {
@@ -251,7 +256,7 @@ fn engine_table(engine: &Engine) -> String {
         "\
 ## CPU of the engine on a hit
 
-The engine alone (`crates/engine/benches/hit.rs`): requests, completions and replies of random reads
+The engine alone (`crates/engine/benches/hit`): requests, completions and replies of random reads
 of 4 KiB, with a device that answers at once and copies nothing. The checksum of the block is part
 of it and takes {} us. All extents are one block long and in random order: with a large index nearly
 every step of the search waits for memory.

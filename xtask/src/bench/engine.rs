@@ -1,4 +1,4 @@
-//! The engine alone: what `benches/hit.rs` of its crate measures.
+//! The engine alone: what `benches/hit` of its crate measures.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ pub(super) fn measure(workspace: &Workspace) -> anyhow::Result<Engine> {
     command.args(["bench", "--quiet", "--locked", "--package=forebay-engine", "--bench=hit"]);
     command.args(["--", "--json"]).current_dir(workspace.root());
     let text = interrupt::capture(&mut command)?;
-    let engine: Engine = serde_json::from_str(&text).context("benches/hit.rs prints no JSON")?;
+    let engine: Engine = serde_json::from_str(&text).context("benches/hit prints no JSON")?;
     for row in &engine.rows {
         let text = row.hit_us().map(|spread| spread.text(2)).unwrap_or_default();
         println!("  {:>8} extents, {:>2} at a time: {text} us", row.extents, row.depth);

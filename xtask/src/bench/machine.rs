@@ -29,12 +29,8 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Looks around; what cannot be found out is left empty.
-    pub(super) fn examine(workspace: &Workspace, program: &Program) -> Machine {
-        let first_line = |command: &mut Command| {
-            let text = interrupt::capture(command).unwrap_or_default();
-            text.lines().next().unwrap_or_default().to_owned()
-        };
+    /// Looks around, and asks the programs of a bench with servers for their versions.
+    pub(super) fn examine_with(workspace: &Workspace, program: &Program) -> Machine {
         let version = |name: &str| first_line(Command::new(name).arg("--version"));
         let versions = vec![
             first_line(program.command().arg("--version")),
@@ -42,6 +38,12 @@ impl Machine {
             version("qemu-nbd"),
             version("fio"),
         ];
+        let versions = versions.into_iter().filter(|version| !version.is_empty()).collect();
+        Machine { versions, ..Machine::examine(workspace) }
+    }
+
+    /// Looks around; what cannot be found out is left empty.
+    pub(super) fn examine(workspace: &Workspace) -> Machine {
         let mut commit = Command::new("git");
         commit.args(["describe", "--always", "--dirty"]).current_dir(workspace.root());
         Machine {
@@ -51,11 +53,22 @@ impl Machine {
             memory_bytes: kib(&value_in("/proc/meminfo", "MemTotal")) * 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
-            versions: versions.into_iter().filter(|version| !version.is_empty()).collect(),
+            versions: Vec::new(),
             host: read("/proc/sys/kernel/hostname").trim().to_owned(),
             commit: first_line(&mut commit),
         }
     }
+
+    /// Memory that programs can have at present; 0 if that cannot be found out.
+    pub(super) fn available_bytes() -> u64 {
+        kib(&value_in("/proc/meminfo", "MemAvailable")) * 1024
+    }
+}
+
+/// The first line of what a command prints; nothing if it fails.
+fn first_line(command: &mut Command) -> String {
+    let text = interrupt::capture(command).unwrap_or_default();
+    text.lines().next().unwrap_or_default().to_owned()
 }
 
 fn read(path: &str) -> String {

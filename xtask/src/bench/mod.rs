@@ -19,6 +19,7 @@ mod machine;
 mod misses;
 mod nbd;
 mod plan;
+mod policies;
 mod progress;
 mod recovery;
 mod report;
@@ -39,6 +40,7 @@ use crate::Outcome;
 use crate::packages::{self, Install, Purpose};
 use crate::workspace::Workspace;
 
+use bounds::Bound;
 use forebay::Program;
 use ground::{Ground, Medium};
 use machine::Machine;
@@ -54,15 +56,20 @@ const DOCUMENT: &str = "docs/performance.md";
 
 /// What to measure.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 #[command(after_help = "\
 Examples:
   cargo xtask bench                                     everything; writes docs/performance.md
   cargo xtask bench --quick                             once each and shorter, only printed
   cargo xtask bench --quick --only full                 a quick look at a full cache
+  cargo xtask bench policies                            the policy alone, index and its memory;
+                                                        writes docs/policy-figures.md
   cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// Measure once instead of three times, with shorter phases and smaller amounts
     #[arg(long)]
     quick: bool,
@@ -94,6 +101,14 @@ pub(crate) struct Options {
     /// Do not install missing packages
     #[arg(long)]
     no_install: bool,
+}
+
+/// A bench of its own.
+#[derive(clap::Subcommand)]
+enum Other {
+    /// Miss ratios of the policies, and what index and policy cost; writes
+    /// docs/policy-figures.md
+    Policies(policies::Options),
 }
 
 impl Options {
@@ -166,6 +181,9 @@ impl Part {
 
 /// Measures, prints, and writes the document.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    if let Some(Other::Policies(options)) = &options.other {
+        return policies::run(options);
+    }
     let started = Instant::now();
     let workspace = Workspace::load()?;
     let install = if options.no_install { Install::Never } else { Install::IfPossible };
@@ -179,7 +197,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         options.parts().into_iter().map(|part| part.estimate(plan)).collect();
     println!("{}", plan::describe(&estimates));
     let program = Program::build(&workspace)?;
-    let machine = Machine::examine(&workspace, &program);
+    let machine = Machine::examine_with(&workspace, &program);
     let mut progress = begin(options, &workspace, &program, &machine)?;
     let mut report = Report {
         machine: progress.machine().clone(),
@@ -205,7 +223,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         return Err(error);
     }
     report.bounds = bounds::judge(&report);
-    print_bounds(&report);
+    print_bounds(&report.bounds);
     if let Some(path) = &options.json {
         write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
@@ -333,12 +351,12 @@ fn command_line() -> String {
     words.into_iter().chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
 }
 
-fn print_bounds(report: &Report) {
-    if report.bounds.is_empty() {
+fn print_bounds(bounds: &[Bound]) {
+    if bounds.is_empty() {
         return;
     }
     println!("bounds:");
-    for bound in &report.bounds {
+    for bound in bounds {
         let verdict = bound.verdict.text().replace('*', "");
         let (work, measured) = (bound.work.replace('`', ""), &bound.measured);
         println!("  {verdict:<12}  {work}: {measured}; {}", bound.bound);

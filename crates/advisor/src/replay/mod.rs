@@ -6,6 +6,7 @@
 
 mod min;
 mod queues;
+pub mod shift;
 
 use std::collections::{HashMap, HashSet};
 

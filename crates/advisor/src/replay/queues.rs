@@ -147,7 +147,7 @@ impl Queues {
             }
             let slot = entry.0;
             let key = self.slots[slot as usize].key;
-            if self.policy.keeps(CacheBlock(slot)) {
+            if self.policy.keeps(CacheBlock(slot), queue) {
                 self.move_to(slot, Queue::Main);
                 continue;
             }
@@ -256,7 +256,7 @@ mod tests {
         let mut blocks = Vec::new();
         for round in 0..50u64 {
             blocks.extend(0..50);
-            blocks.extend(1_000 + round * 100..1_000 + (round + 1) * 100);
+            blocks.extend(1_000 + round * 75..1_000 + (round + 1) * 75);
         }
         blocks.extend(0..50);
         let hits_of_last = |policy: Box<dyn Policy>| {

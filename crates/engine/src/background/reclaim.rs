@@ -24,6 +24,7 @@ use crate::log::{
 };
 use crate::path::read::blocks_of;
 use crate::payload::{BufferId, BufferRange, Payload};
+use crate::policy::Queue;
 use crate::units::{BLOCK_BYTES, CacheBlock, Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
 
@@ -374,7 +375,7 @@ impl Engine {
     }
 
     fn keeps_clean(&mut self, position: CacheBlock) -> bool {
-        if self.reclaim.keep_budget == 0 || !self.policy.keeps(position) {
+        if self.reclaim.keep_budget == 0 || !self.policy.keeps(position, Queue::Main) {
             return false;
         }
         self.reclaim.keep_budget -= 1;

@@ -1,41 +1,107 @@
 //! Three queues, in the manner of S3-FIFO (Yang et al., SOSP 2023) and Clock2Q+ (arXiv 2511.21958).
 //!
-//! New blocks enter a small queue of 5 % of the cache. One that was hit before it reaches the end
-//! moves to the main queue, a ring with one reference bit; else it is demoted and remembered as a
-//! fingerprint, for as many demotions as .9 of the cache has blocks. A remembered block that comes
-//! back goes to the main queue at once. Hits in the young half of the small queue set no bit: in
-//! front of a block device they are mostly one access of several requests.
+//! New blocks enter a small queue. One that was hit before it reaches the end moves to the main
+//! queue, a ring with one reference bit; else it is demoted and remembered as a fingerprint, for as
+//! many demotions as half of the cache has blocks. A remembered block that comes back goes to the
+//! main queue at once. Right after a block was placed, hits set no bit: in front of a block device
+//! they are mostly one access of several requests.
+//!
+//! The small queue has 8 % of the cache as long as the main queue is of use, and up to 32 % when it
+//! is not: when clients turned to other blocks, or come back to blocks sooner or later but not
+//! again and again. Use is what the ring keeps: 55 blocks for each 100 that the cache demotes are
+//! full use, looked back over about as many demotions as the cache has blocks. So a short memory,
+//! which does better on most block traces, does not make the cache slow to turn to other blocks.
 //!
 //! With these shares it misses less than LRU on each of the traces that the advisor is tested with
-//! (`crates/advisor/tests/published.rs`).
+//! (`crates/advisor/tests/published.rs`); `docs/policy-figures.md` has the figures.
 
 use super::ghost::Ghost;
 use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
 use crate::block_bits::BlockBits;
 use crate::units::CacheBlock;
 
-/// Share of the cache that the small queue has.
-const SMALL_PERCENT: u64 = 5;
+/// Share of the cache that the small queue has while the main queue is of full use.
+const SMALL_PERCENT: u64 = 8;
+/// Its share while the main queue is of no use.
+const SMALL_PERCENT_MAX: u64 = 32;
 /// Demoted blocks that are remembered, as a share of the blocks of the cache.
-const GHOST_PERCENT: u64 = 90;
-/// Part of the small queue, its young end, in which a hit does not count.
-const CORRELATED_DIVISOR: u64 = 2;
+const GHOST_PERCENT: u64 = 50;
+/// Share of the cache, the blocks that were placed in the small queue last, in which a hit does not
+/// count.
+const CORRELATED_PERCENT: u64 = 4;
+/// Blocks kept by the main queue for each 100 that are demoted that are full use.
+const FULL_USE_PERCENT: u64 = 55;
+/// Steps in which use is forgotten, for as many demotions as the cache has blocks.
+const STEPS: u64 = 64;
 
 /// A small queue, a ring and a ghost.
 pub struct Clock2q {
     referenced: BlockBits,
     ghost: Ghost,
+    use_of_main: Use,
+    cache_blocks: u64,
+    /// What the small queue may have at present.
     small_blocks: u64,
 }
 
 impl Clock2q {
     /// For a cache of so many blocks, which is also how many positions there are.
     pub fn new(cache_blocks: u64) -> Clock2q {
+        let use_of_main = Use::full(cache_blocks);
         Clock2q {
             referenced: BlockBits::new(cache_blocks),
             ghost: Ghost::new(cache_blocks * GHOST_PERCENT / 100),
-            small_blocks: (cache_blocks * SMALL_PERCENT / 100).max(1),
+            small_blocks: small_blocks(cache_blocks, &use_of_main),
+            use_of_main,
+            cache_blocks,
         }
+    }
+}
+
+/// What the small queue may have: the more the less the main queue is of use, and one in any case.
+fn small_blocks(cache_blocks: u64, use_of_main: &Use) -> u64 {
+    let least = cache_blocks * SMALL_PERCENT / 100;
+    let growth = cache_blocks * (SMALL_PERCENT_MAX - SMALL_PERCENT) / 100;
+    (least + growth - use_of_main.part_of(growth)).max(1)
+}
+
+/// How much the main queue is of use, of late.
+struct Use {
+    /// Blocks it kept, over as many demotions as the cache has blocks: older ones fade away.
+    kept_blocks: u64,
+    /// Demotions since they faded last.
+    demotions: u64,
+    /// What counts as full use; at least 1.
+    full_blocks: u64,
+    demotions_per_step: u64,
+}
+
+impl Use {
+    fn full(cache_blocks: u64) -> Use {
+        let full_blocks = (cache_blocks * FULL_USE_PERCENT / 100).max(1);
+        let demotions_per_step = cache_blocks.div_ceil(STEPS).max(1);
+        Use { kept_blocks: full_blocks, demotions: 0, full_blocks, demotions_per_step }
+    }
+
+    /// At most twice full use is remembered, so that it does not take long to forget.
+    fn on_kept(&mut self) {
+        self.kept_blocks = (self.kept_blocks + 1).min(2 * self.full_blocks);
+    }
+
+    /// Whether something may have changed.
+    fn on_demoted(&mut self) -> bool {
+        self.demotions += 1;
+        if self.demotions < self.demotions_per_step {
+            return false;
+        }
+        self.demotions = 0;
+        self.kept_blocks -= self.kept_blocks.div_ceil(STEPS);
+        true
+    }
+
+    /// The part of `blocks` that the use is of full use.
+    fn part_of(&self, blocks: u64) -> u64 {
+        blocks * self.kept_blocks.min(self.full_blocks) / self.full_blocks
     }
 }
 
@@ -52,8 +118,8 @@ impl Policy for Clock2q {
     }
 
     fn on_hit(&mut self, hit: &Hit) -> OnHit {
-        let is_correlated =
-            hit.queue == Queue::Small && hit.depth_blocks < self.small_blocks / CORRELATED_DIVISOR;
+        let is_correlated = hit.queue == Queue::Small
+            && hit.depth_blocks < self.cache_blocks * CORRELATED_PERCENT / 100;
         if !is_correlated {
             self.referenced.set_run(hit.position, hit.block_count);
         }
@@ -68,13 +134,20 @@ impl Policy for Clock2q {
         }
     }
 
-    fn keeps(&mut self, position: CacheBlock) -> bool {
-        self.referenced.take(position)
+    fn keeps(&mut self, position: CacheBlock, from: Queue) -> bool {
+        let is_kept = self.referenced.take(position);
+        if is_kept && from == Queue::Main {
+            self.use_of_main.on_kept();
+        }
+        is_kept
     }
 
     fn on_demoted(&mut self, key: BlockKey, from: Queue) {
         if from == Queue::Small {
             self.ghost.insert(key);
+        }
+        if self.use_of_main.on_demoted() {
+            self.small_blocks = small_blocks(self.cache_blocks, &self.use_of_main);
         }
     }
 
@@ -95,7 +168,7 @@ mod tests {
         Hit { position: CacheBlock(position), block_count: 1, queue, depth_blocks }
     }
 
-    /// A small queue of 50 blocks, in the young half of which hits do not count.
+    /// A small queue of 80 blocks, in the young half of which hits do not count.
     fn policy() -> Clock2q {
         Clock2q::new(1_000)
     }
@@ -104,13 +177,13 @@ mod tests {
     fn what_is_hit_later_than_right_away_is_kept_once() {
         let mut policy = policy();
         policy.on_placed(CacheBlock(3), 2, Standing::New);
-        assert_eq!(policy.on_hit(&hit(3, Queue::Small, 24)), OnHit::Stay);
-        assert!(!policy.keeps(CacheBlock(3)), "it was correlated");
-        assert_eq!(policy.on_hit(&hit(3, Queue::Small, 25)), OnHit::Stay);
+        assert_eq!(policy.on_hit(&hit(3, Queue::Small, 39)), OnHit::Stay);
+        assert!(!policy.keeps(CacheBlock(3), Queue::Small), "it was correlated");
+        assert_eq!(policy.on_hit(&hit(3, Queue::Small, 40)), OnHit::Stay);
         assert_eq!(policy.on_hit(&hit(4, Queue::Main, 0)), OnHit::Stay);
         for position in [3, 4] {
-            assert!(policy.keeps(CacheBlock(position)));
-            assert!(!policy.keeps(CacheBlock(position)), "it had its turn");
+            assert!(policy.keeps(CacheBlock(position), Queue::Small));
+            assert!(!policy.keeps(CacheBlock(position), Queue::Small), "it had its turn");
         }
     }
 
@@ -119,9 +192,9 @@ mod tests {
         let mut policy = policy();
         policy.on_hit(&hit(7, Queue::Main, 0));
         policy.on_placed(CacheBlock(7), 1, Standing::New);
-        assert!(!policy.keeps(CacheBlock(7)));
+        assert!(!policy.keeps(CacheBlock(7), Queue::Main));
         policy.on_placed(CacheBlock(7), 1, Standing::Proven);
-        assert!(policy.keeps(CacheBlock(7)));
+        assert!(policy.keeps(CacheBlock(7), Queue::Main));
     }
 
     #[test]
@@ -134,13 +207,89 @@ mod tests {
         assert_eq!(policy.queue_of_new(key(2)), Queue::Small);
     }
 
+    /// The largest small queue that loses nothing to a main queue with something in it.
+    fn small_blocks(policy: &Clock2q) -> u64 {
+        let named = |small_blocks: &u64| {
+            policy.victim_queue(&Lengths { small_blocks: *small_blocks, main_blocks: 500 })
+        };
+        (0..1_000).take_while(|blocks| named(blocks) == Queue::Main).last().expect("at least 0")
+    }
+
+    /// Demotes `demoted` blocks while the main queue keeps `kept_percent` for each hundred of them.
+    fn turn(policy: &mut Clock2q, demoted: u64, kept_percent: u64) {
+        for number in 0..demoted {
+            for _ in 0..(number + 1) * kept_percent / 100 - number * kept_percent / 100 {
+                policy.on_hit(&hit(0, Queue::Main, 500));
+                assert!(policy.keeps(CacheBlock(0), Queue::Main));
+            }
+            policy.on_demoted(key(number), Queue::Small);
+        }
+    }
+
     #[test]
     fn the_small_queue_gives_up_what_it_has_too_much_of() {
         let policy = policy();
         let named =
             |small_blocks, main_blocks| policy.victim_queue(&Lengths { small_blocks, main_blocks });
-        assert_eq!(named(51, 900), Queue::Small);
-        assert_eq!(named(50, 900), Queue::Main);
+        assert_eq!(named(81, 900), Queue::Small);
+        assert_eq!(named(80, 900), Queue::Main);
         assert_eq!(named(10, 0), Queue::Small, "the other one is empty");
+    }
+
+    #[test]
+    fn the_small_queue_grows_while_the_main_one_is_of_no_use() {
+        let mut policy = policy();
+        turn(&mut policy, 5_000, 60);
+        assert_eq!(small_blocks(&policy), 80, "60 kept for 100 demoted are full use");
+        turn(&mut policy, 300, 0);
+        let soon = small_blocks(&policy);
+        assert!((110..160).contains(&soon), "{soon} after a third of the cache was demoted");
+        turn(&mut policy, 5_000, 0);
+        assert!((315..=320).contains(&small_blocks(&policy)), "{}", small_blocks(&policy));
+        turn(&mut policy, 5_000, 28);
+        let half = small_blocks(&policy);
+        assert!((180..220).contains(&half), "{half} at half of full use");
+        turn(&mut policy, 5_000, 60);
+        assert_eq!(small_blocks(&policy), 80);
+    }
+
+    #[test]
+    fn what_the_small_queue_keeps_is_no_use_of_the_main_one() {
+        let mut policy = policy();
+        for number in 0..5_000 {
+            policy.on_hit(&hit(0, Queue::Small, 500));
+            assert!(policy.keeps(CacheBlock(0), Queue::Small));
+            policy.on_demoted(key(number), Queue::Small);
+        }
+        assert!(small_blocks(&policy) > 300);
+    }
+
+    #[test]
+    fn much_use_is_not_remembered_for_longer() {
+        let mut policy = policy();
+        turn(&mut policy, 5_000, 900);
+        turn(&mut policy, 2_500, 0);
+        assert!(small_blocks(&policy) > 250, "{}", small_blocks(&policy));
+    }
+
+    #[test]
+    fn a_cache_of_any_size_has_a_small_queue() {
+        for cache_blocks in [0, 1, 2, 3, 12, 13, 100] {
+            let mut policy = Clock2q::new(cache_blocks);
+            for number in 0..1_000 {
+                policy.on_demoted(key(number), Queue::Small);
+            }
+            let blocks = small_blocks(&policy);
+            assert!(blocks >= 1 && blocks <= (cache_blocks / 3).max(1), "{blocks}");
+        }
+    }
+
+    #[test]
+    fn a_large_cache_takes_little_memory_before_it_demotes() {
+        // 4 TiB, the largest that there is.
+        let cache_blocks = 1 << 30;
+        let policy = Clock2q::new(cache_blocks);
+        let ghost_bytes = policy.memory_bytes() as u64 - cache_blocks / 8;
+        assert!(ghost_bytes * 8 < cache_blocks, "{ghost_bytes}");
     }
 }

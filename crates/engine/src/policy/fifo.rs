@@ -21,7 +21,7 @@ impl Policy for Fifo {
         Queue::Main
     }
 
-    fn keeps(&mut self, _: CacheBlock) -> bool {
+    fn keeps(&mut self, _: CacheBlock, _: Queue) -> bool {
         false
     }
 

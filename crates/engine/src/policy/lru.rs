@@ -37,7 +37,7 @@ impl Policy for Lru {
         Queue::Main
     }
 
-    fn keeps(&mut self, position: CacheBlock) -> bool {
+    fn keeps(&mut self, position: CacheBlock, _: Queue) -> bool {
         self.referenced.take(position)
     }
 

@@ -100,9 +100,9 @@ pub trait Policy {
     fn on_hit(&mut self, hit: &Hit) -> OnHit;
     /// The queue that loses its oldest block. It must not be empty unless both are.
     fn victim_queue(&self, lengths: &Lengths) -> Queue;
-    /// Whether the oldest block of its queue is kept, by appending it to the main queue. Asking
-    /// counts as the block's turn: its record of use starts anew.
-    fn keeps(&mut self, position: CacheBlock) -> bool;
+    /// Whether the oldest block of the queue `from` is kept, by appending it to the main queue.
+    /// Asking counts as the block's turn: its record of use starts anew.
+    fn keeps(&mut self, position: CacheBlock, from: Queue) -> bool;
     /// A block left the cache because it was not kept.
     fn on_demoted(&mut self, key: BlockKey, from: Queue);
     /// Bytes of memory.

@@ -1,15 +1,8 @@
-//! What a hit costs the engine itself: no device, no socket, no system call.
+//! An engine with devices that keep nothing, and what a hit costs it.
 //!
-//! Blocks are written to a cache device that keeps nothing, in random order, so that each is an
-//! extent of its own. All have the same content. A read of a block is answered at once without any
-//! transfer, into a buffer that holds that content already, so that the engine finds its checksum
-//! good. What is timed is a round of a host: requests in, operations out, completions in, replies
-//! out. The checksum is part of it and is also timed alone.
-//!
-//! `cargo bench -p forebay-engine --bench hit` prints a table, with `-- --json` what
-//! `cargo xtask bench` reads.
-
-use std::hint::black_box;
+//! Extents are written in random order, with a gap between any two. All blocks have the same
+//! content. A read is answered at once without any transfer, into a buffer that holds that content
+//! already, so that the engine finds its checksum good.
 
 use forebay_engine::Engine;
 use forebay_engine::event::{Event, SavedMark};
@@ -24,17 +17,10 @@ use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind, Served};
 use forebay_engine::units::{Crc32c, Time, VolumeSlot};
 
-const BLOCK: u64 = 4096;
+pub(crate) const BLOCK: u64 = 4096;
 const VOLUME: VolumeSlot = VolumeSlot(0);
-/// Extents in the index, as powers of two: one that the processor's caches hold, and one that they
-/// do not.
-const EXTENTS_LOG2: [u32; 2] = [14, 20];
-/// Requests that are handed in before the engine is asked what to do.
-const DEPTHS: [u64; 2] = [1, 32];
-/// Times that each figure is measured.
-const ROUNDS: usize = 3;
 /// Hits of a round; some hundred milliseconds.
-const HITS: u64 = 1 << 19;
+pub(crate) const HITS: u64 = 1 << 19;
 /// Writes that are handed in at a time to fill the cache.
 const FILL_DEPTH: u64 = 32;
 
@@ -104,25 +90,48 @@ impl Payload for Buffers {
     }
 }
 
+/// What the index holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Size {
+    /// A power of two.
+    pub(crate) extents: u64,
+    /// Blocks of each.
+    pub(crate) extent_blocks: u64,
+}
+
+/// Bytes of memory by the engine's own count, beyond those of an empty cache.
+#[derive(Clone, Copy)]
+pub(crate) struct Memory {
+    /// Of the index.
+    pub(crate) index_bytes: u64,
+    /// Of checksums, in segments with data; headers and what is not yet written have some, too.
+    pub(crate) checksum_bytes: u64,
+    /// Of the bits of these segments, live and dirty.
+    pub(crate) bits_bytes: u64,
+}
+
 /// The engine, with devices that do nothing.
-struct Host {
+pub(crate) struct Host {
     engine: Engine,
     buffers: Buffers,
-    /// The content of every block that is ever written or read.
-    block: BufferId,
+    /// The content of every block that is ever written or read; a whole extent of it.
+    content: BufferId,
     /// Operations taken out and not completed.
     open: Vec<Io>,
     now: u64,
     next: u64,
-    extents: u64,
+    size: Size,
+    /// What an empty cache takes.
+    empty_bytes: u64,
 }
 
 impl Host {
-    /// An engine that serves, with so many extents of one block in its index.
-    fn with_extents(extents: u64) -> Host {
+    /// An engine that serves, with an index of this size.
+    pub(crate) fn with_extents(size: Size) -> Host {
+        let extents_bytes = size.extents * size.extent_blocks * BLOCK;
         // A third more than the blocks, for headers and so that nothing is short of room.
-        let cache_bytes = (extents * BLOCK / 3 * 4).max(64 << 20);
-        let origin_bytes = 2 * extents * BLOCK;
+        let cache_bytes = (extents_bytes / 3 * 4).max(64 << 20);
+        let origin_bytes = 2 * extents_bytes;
         let geometry = Geometry::new(cache_bytes, None).expect("large enough");
         let set_id = *b"a bench, no disk";
         let mut superblock = Superblock::new(set_id, geometry, "bench");
@@ -153,12 +162,15 @@ impl Host {
         let opening = OriginOpening { slot: VOLUME, facts: Some(facts), mark: HostMark::None };
         let engine = Engine::recover(Time(0), superblock, cache, &[opening]);
         let mut buffers = Buffers::default();
-        let block = buffers.allocate(BLOCK as usize).expect("there is memory");
-        let whole = BufferRange { buffer: block, offset: 0, length: BLOCK as u32 };
+        let length = u32::try_from(size.extent_blocks * BLOCK).expect("a short extent");
+        let content = buffers.allocate(length as usize).expect("there is memory");
+        let whole = BufferRange { buffer: content, offset: 0, length };
         buffers.range_mut(whole).fill(0x5A);
         let open = Vec::new();
-        let mut host = Host { engine, buffers, block, open, now: 0, next: 0, extents };
+        let mut host =
+            Host { engine, buffers, content, open, now: 0, next: 0, size, empty_bytes: 0 };
         host.recover(&geometry, &checkpoint);
+        host.empty_bytes = host.engine.status(Time(host.now)).memory_bytes;
         host.fill();
         host
     }
@@ -206,18 +218,19 @@ impl Host {
     }
 
     /// The block that the `index`th extent begins at. An odd factor meets each once, in no order;
-    /// every other block stays out, so that no two make one extent.
+    /// as much stays out between them, so that no two make one extent.
     fn block_of(&self, index: u64) -> u64 {
-        2 * (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.extents)
+        let place = index.wrapping_mul(0x9E37_79B9_7F4A_7C15) % self.size.extents;
+        2 * self.size.extent_blocks * place
     }
 
-    fn hand_in(&mut self, block: u64, kind: RequestKind) {
+    fn hand_in(&mut self, block: u64, block_count: u64, kind: RequestKind) {
         self.next += 1;
         let request = Request {
             id: RequestId(self.next),
             volume: VOLUME,
             offset_bytes: block * BLOCK,
-            length_bytes: BLOCK,
+            length_bytes: block_count * BLOCK,
             kind,
         };
         self.engine.handle_request(Time(self.now), request, &mut self.buffers);
@@ -250,11 +263,13 @@ impl Host {
     }
 
     fn fill(&mut self) {
-        let (buffer, durability) = (self.block, Durability::Completed);
-        for first in (0..self.extents).step_by(FILL_DEPTH as usize) {
+        let (buffer, durability) = (self.content, Durability::Completed);
+        let Size { extents, extent_blocks } = self.size;
+        for first in (0..extents).step_by(FILL_DEPTH as usize) {
             for index in first..first + FILL_DEPTH {
                 let block = self.block_of(index);
-                self.hand_in(block, RequestKind::Write { buffer, durability });
+                let kind = RequestKind::Write { buffer, durability };
+                self.hand_in(block, extent_blocks, kind);
             }
             let mut replies = self.run(Served::NoRead);
             while replies < FILL_DEPTH {
@@ -263,13 +278,25 @@ impl Host {
             }
         }
         let status = self.engine.volume_status(Time(self.now), VOLUME).expect("it is served");
-        assert_eq!(status.cached_extents, self.extents, "each block is an extent");
-        assert_eq!(status.dirty_blocks, self.extents, "nothing was written back");
+        assert_eq!(status.cached_extents, extents, "each write is an extent");
+        assert_eq!(status.dirty_blocks, extents * extent_blocks, "nothing was written back");
     }
 
-    /// Nanoseconds of CPU time of a hit, with so many at a time.
-    fn time_hits(&mut self, depth: u64) -> f64 {
-        let buffer = self.block;
+    /// What the cached extents take.
+    pub(crate) fn memory(&self) -> Memory {
+        let status = self.engine.status(Time(self.now));
+        let used_segments = u64::from(status.segments - status.free_segments);
+        let segment_blocks = u64::from(status.segment_blocks);
+        // As `SegmentTable::bytes_per_segment` has it: a checksum of 4 bytes a block, and two bits.
+        let checksum_bytes = used_segments * segment_blocks * 4;
+        let bits_bytes = used_segments * 2 * segment_blocks.div_ceil(64) * 8;
+        let grown = status.memory_bytes - self.empty_bytes;
+        Memory { index_bytes: grown - checksum_bytes - bits_bytes, checksum_bytes, bits_bytes }
+    }
+
+    /// Nanoseconds of CPU time of a hit of one block, with so many at a time.
+    pub(crate) fn time_hits(&mut self, depth: u64) -> f64 {
+        let buffer = self.content;
         let mut random = 1u64;
         let before = cpu_nanoseconds();
         for _ in 0..HITS / depth {
@@ -278,8 +305,9 @@ impl Host {
                 random = random
                     .wrapping_mul(6_364_136_223_846_793_005)
                     .wrapping_add(1_442_695_040_888_963_407);
-                let block = self.block_of(random >> 32);
-                self.hand_in(block, RequestKind::Read { buffer });
+                let within = (random >> 24) % self.size.extent_blocks;
+                let block = self.block_of(random >> 32) + within;
+                self.hand_in(block, 1, RequestKind::Read { buffer });
             }
             assert_eq!(self.run(Served::Cache), depth);
         }
@@ -288,50 +316,9 @@ impl Host {
 }
 
 /// CPU time of this thread; what others take of the processor meanwhile does not count.
-fn cpu_nanoseconds() -> u64 {
+pub(crate) fn cpu_nanoseconds() -> u64 {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat");
     let text = text.expect("the kernel counts the time of threads");
     let first = text.split_whitespace().next().and_then(|word| word.parse().ok());
     first.expect("the first number is the time on a processor")
-}
-
-/// Nanoseconds of the checksum of one block.
-fn time_checksum() -> f64 {
-    let block = [0x5Au8; BLOCK as usize];
-    let before = cpu_nanoseconds();
-    for _ in 0..HITS {
-        black_box(crc32c(black_box(&block)));
-    }
-    (cpu_nanoseconds() - before) as f64 / HITS as f64
-}
-
-fn rounds(mut measure: impl FnMut() -> f64) -> [f64; ROUNDS] {
-    std::array::from_fn(|_| measure())
-}
-
-fn main() {
-    let is_json = std::env::args().any(|argument| argument == "--json");
-    let mut lines = Vec::new();
-    for log2 in EXTENTS_LOG2 {
-        let mut host = Host::with_extents(1 << log2);
-        for depth in DEPTHS {
-            let hit_ns = rounds(|| host.time_hits(depth));
-            lines.push((host.extents, depth, hit_ns));
-        }
-    }
-    let checksum_ns = rounds(time_checksum);
-    if is_json {
-        let rows: Vec<String> = lines
-            .iter()
-            .map(|(extents, depth, hit_ns)| {
-                format!(r#"{{"extents":{extents},"depth":{depth},"hit_ns":{hit_ns:?}}}"#)
-            })
-            .collect();
-        println!(r#"{{"rows":[{}],"checksum_ns":{checksum_ns:?}}}"#, rows.join(","));
-        return;
-    }
-    for (extents, depth, hit_ns) in lines {
-        println!("{extents:>8} extents, {depth:>2} at a time: {hit_ns:.0?} ns a hit");
-    }
-    println!("of which the checksum: {checksum_ns:.0?} ns");
 }
