@@ -5,5 +5,6 @@
 
 #![forbid(unsafe_code)]
 
+pub mod curve;
 pub mod replay;
 pub mod trace;
