@@ -96,6 +96,11 @@ impl TraceReader {
         &self.broken
     }
 
+    /// The name of a device that a request was for; none if the format has no names.
+    pub(super) fn device_name(&self, number: u32) -> Option<&str> {
+        self.devices.name(number)
+    }
+
     /// The next line or record; `None` at the end.
     fn read(&mut self) -> std::io::Result<Option<Result<Option<Request>, LineError>>> {
         let bytes = &mut *self.source.bytes;
