@@ -23,7 +23,7 @@ pub struct Miniature {
 impl Miniature {
     /// Blocks of the miniature of a large cache. Chosen: on the traces of the tests the error is
     /// then below .01 (`tests/curves.rs`), and all sizes together take some tens of MiB.
-    pub const BLOCKS: u32 = 8_192;
+    pub const BLOCKS: u32 = 16_384;
 
     /// A size at a rate that leaves its miniature [`Miniature::BLOCKS`], or all of its own if it
     /// has fewer.

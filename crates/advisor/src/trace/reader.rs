@@ -76,6 +76,11 @@ impl TraceReader {
         })
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The format it is read as.
     pub fn format(&self) -> Format {
         self.format
