@@ -8,8 +8,10 @@ use crate::profile::{Axis, Profile};
 const REQUESTS_FEW: u64 = 10_000;
 /// Fewer than this say something about small caches only.
 const REQUESTS_SOME: u64 = 100_000;
-/// A trace shorter than this, in seconds, has seen no backup, no nightly job, no second work day.
-const DURATION_SHORT_S: f64 = 3_600.0;
+/// A trace shorter than a day, in seconds, has seen no night and no backup.
+const DURATION_SHORT_S: f64 = 86_400.0;
+/// One shorter than this is a moment.
+const DURATION_MOMENT_S: f64 = 600.0;
 /// Above this part of first touches, hit ratios depend on where the trace begins.
 const FIRST_TOUCH_MUCH: f64 = 0.5;
 /// A working set that grows by more than this part in the last quarter is not complete.
@@ -78,11 +80,12 @@ pub(super) fn doubts(profile: &Profile) -> Vec<Doubt> {
         ));
     }
     if let Some(duration_s) = profile.duration_s.filter(|s| *s < DURATION_SHORT_S) {
-        let short = if duration_s < 600.0 { Confidence::Low } else { Confidence::Medium };
+        let short =
+            if duration_s < DURATION_MOMENT_S { Confidence::Low } else { Confidence::Medium };
         doubts.push(doubt(
             short,
             format!(
-                "The trace is {} long: what comes once an hour or a day is not in it.",
+                "The trace is {} long: what comes less often, such as backups, is not in it.",
                 span(duration_s)
             ),
         ));

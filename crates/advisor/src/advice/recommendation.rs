@@ -137,8 +137,8 @@ fn choose_mode(profile: &Profile, largest: &SizeOutcome) -> (Mode, String) {
     if back >= through * MODE_FACTOR {
         let reason = format!(
             "{:.0} % of the requests are writes, and answering them from the cache device makes \
-             the whole {back:.1} times as fast, where writethrough makes it {through:.1} times. The \
-             price: what the origin does not have yet is lost if the cache device dies. If that \
+             the whole {back:.1} times as fast at the largest size, where writethrough makes it \
+             {through:.1} times as fast. The price: what the origin does not have yet is lost if the cache device dies. If that \
              must not be, choose writethrough, a mirrored cache device, or \
              writeback_order=ordered.",
             100.0 * write_ratio
@@ -169,15 +169,29 @@ fn choose_size(profile: &Profile, mode: Mode, sizes: &[SizeOutcome]) -> (usize, 
     let has_room = |size: &SizeOutcome| size.cache_bytes >= dirty_bytes;
     let index = (knee..=last).find(|index| has_room(&sizes[*index])).unwrap_or(last);
     let chosen = &sizes[index];
-    let mut reason = format!(
-        "{} is the smallest of the sizes looked at that gains at least {:.0} % of the time that \
-         the best of them ({}) gains: it saves {:.1} % of the requests' time, that one {:.1} %.",
-        size_text(sizes[knee].cache_bytes),
-        100.0 * KNEE_RATIO,
-        size_text(best(sizes, gain).cache_bytes),
-        100.0 * gain(&sizes[knee]),
-        100.0 * gain_max,
-    );
+    let best = best(sizes, gain);
+    let mut reason = if sizes.len() == 1 {
+        format!("It is the only size looked at, and saves {:.1} % of the time.", 100.0 * gain_max)
+    } else if std::ptr::eq(&sizes[knee], best) {
+        format!(
+            "{} saves {:.1} % of the requests' time, and none of the smaller sizes looked at as \
+             much as {:.0} % of that.",
+            size_text(best.cache_bytes),
+            100.0 * gain_max,
+            100.0 * KNEE_RATIO,
+        )
+    } else {
+        format!(
+            "{} is the smallest of the sizes looked at that gains at least {:.0} % of the time \
+             that the best of them ({}) gains: it saves {:.1} % of the requests' time, that one \
+             {:.1} %.",
+            size_text(sizes[knee].cache_bytes),
+            100.0 * KNEE_RATIO,
+            size_text(best.cache_bytes),
+            100.0 * gain(&sizes[knee]),
+            100.0 * gain_max,
+        )
+    };
     if index > knee {
         reason.push_str(&format!(
             " But {} are written in the busiest part of the trace, and all of that may be dirty at \
@@ -234,10 +248,12 @@ fn remarks(profile: &Profile, uncached: &Uncached, size: &SizeOutcome, mode: Mod
     let outcome = size.mode(mode);
     if let Some(per_day) = outcome.drive_writes_per_day {
         remarks.push(format!(
-            "Wear: {} written to the cache device in the trace; at this rate {per_day:.2} drive \
-             writes a day for a device of {}. Common SSDs are made for .3 to 1, those for servers \
-             for 1 to 3.",
+            "Wear: {} are written to the cache device in the trace. At this rate it is {} a day, \
+             {} drive writes a day if the device has {}. Common SSDs are made for .3 to 1, \
+             those for servers for 1 to 3; a larger device lasts longer.",
             size_text(outcome.cache_written_bytes),
+            size_text((per_day * size.cache_bytes as f64) as u64),
+            if per_day < 100.0 { format!("{per_day:.2}") } else { format!("{per_day:.0}") },
             size_text(size.cache_bytes)
         ));
     }
@@ -259,12 +275,17 @@ fn remarks(profile: &Profile, uncached: &Uncached, size: &SizeOutcome, mode: Mod
         });
     }
     let absorbed = profile.absorption.iter().rev().find_map(|found| Some((found, found.ratio?)));
+    let absorbed = absorbed.filter(|(found, _)| found.delay_s >= 60);
     if let (Some((found, ratio)), Mode::Writeback | Mode::Writeonly) = (absorbed, mode) {
         remarks.push(format!(
-            "Of all that is written at least {:.0} % is overwritten or discarded within {} s: so \
-             much less has to go to the origin if dirty data rests that long (writeback_delay).",
+            "Of all that is written at least {:.0} % is overwritten or discarded within {}: \
+             so much less has to go to the origin if dirty data may rest that long.",
             100.0 * ratio,
-            found.delay_s
+            match found.delay_s / 60 {
+                1 => "a minute".to_owned(),
+                60 => "an hour".to_owned(),
+                minutes => format!("{minutes} minutes"),
+            }
         ));
     }
     remarks

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use forebay_advisor::advice::{Recommendation, Report, Verdict};
 
-use super::text::percent;
+use super::text::{percent, wear_text};
 use super::{Document, Source};
 use crate::exit::Failure;
 use crate::size;
@@ -73,7 +73,7 @@ fn page(document: &Document) -> Result<String, Failure> {
         ("{{sources}}", sources(&document.traces)),
         ("{{title}}", title(&document.traces)),
         ("{{verdict}}", verdict_class(advice.verdict).to_owned()),
-        ("{{headline}}", escaped(&advice.headline)),
+        ("{{headline}}", prose(&advice.headline)),
         ("{{advice}}", advice_text(advice)),
         ("{{table}}", table(report)),
         ("{{figures}}", figures(report)),
@@ -112,6 +112,22 @@ fn escaped(text: &str) -> String {
         }
     }
     escaped
+}
+
+/// A paragraph's text, in which no line ends between a number and its unit.
+fn prose(text: &str) -> String {
+    let units = ["%", "B", "KiB", "MiB", "GiB", "TiB", "s", "min", "h"];
+    let mut prose = String::new();
+    for word in text.split(' ') {
+        let is_unit = units.contains(&word.trim_end_matches(['.', ',', ':', ';', ')']));
+        let has_number = prose.ends_with(|character: char| character.is_ascii_digit());
+        let space = if is_unit && has_number { "&nbsp;" } else { " " };
+        if !prose.is_empty() {
+            prose.push_str(space);
+        }
+        prose.push_str(&escaped(word));
+    }
+    prose
 }
 
 /// JSON as it may stand in a `script` element: nothing in it can end the element or begin a comment.
@@ -153,14 +169,14 @@ fn verdict_class(verdict: Verdict) -> &'static str {
 fn advice_text(advice: &Recommendation) -> String {
     let mut html = format!(
         "<dt>Size</dt><dd>{}</dd><dt>Mode</dt><dd>{}</dd>",
-        escaped(&advice.size_reason),
-        escaped(&advice.mode_reason)
+        prose(&advice.size_reason),
+        prose(&advice.mode_reason)
     );
     if !advice.remarks.is_empty() {
-        let remarks = advice.remarks.iter().map(|text| format!("<p>{}</p>", escaped(text)));
+        let remarks = advice.remarks.iter().map(|text| format!("<p>{}</p>", prose(text)));
         html.push_str(&format!("<dt>Also</dt><dd>{}</dd>", remarks.collect::<String>()));
     }
-    let doubts = advice.doubts.iter().map(|doubt| format!("<p>{}</p>", escaped(&doubt.text)));
+    let doubts = advice.doubts.iter().map(|doubt| format!("<p>{}</p>", prose(&doubt.text)));
     html.push_str(&format!(
         "<dt>Confidence</dt><dd><p class=\"confidence {0}\">{0}</p>{1}</dd>",
         advice.confidence.name(),
@@ -185,7 +201,7 @@ fn table(report: &Report) -> String {
             size.writethrough.speedup,
             size.writeonly.speedup,
             size::text(size.mode(choice.mode).cache_written_bytes),
-            wear.map_or_else(|| "–".to_owned(), |wear| format!("{wear:.2}")),
+            wear.map_or_else(|| "–".to_owned(), wear_text),
         )
     };
     report.sizes.iter().enumerate().map(row).collect()
@@ -223,6 +239,14 @@ mod tests {
         let source = Source { path: name.to_owned(), format: "arc", broken_line_count: 0 };
         assert!(!sources(&[source.clone()]).contains("<img"));
         assert!(!title(&[source]).contains("<img"));
+    }
+
+    #[test]
+    fn a_unit_stays_with_its_number() {
+        assert_eq!(
+            prose("takes 5 % of 3 GiB, not <all> %"),
+            "takes 5&nbsp;% of 3&nbsp;GiB, not &lt;all&gt; %"
+        );
     }
 
     #[test]

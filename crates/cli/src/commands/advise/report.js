@@ -62,10 +62,19 @@
     return found;
   };
 
+  // Powers of ten around what lies between two values above 0.
+  const decades = (low, high) => {
+    const [from, to] = [Math.floor(Math.log10(low) + 1e-9), Math.ceil(Math.log10(high) - 1e-9)];
+    const found = [];
+    for (let power = from; power <= Math.max(to, from + 1); power += 1) found.push(10 ** power);
+    return found;
+  };
+
   // A chart: x positions by index, lines or bars, a tip at the pointer.
   //   labels: text of each x; series: {name, color, values, dashed}; format: of a value.
   //   tick: of a value at the axis; top, base: of the axis; bars: bars instead of lines;
   //   pick: called with the index that was pointed at; cursor: index to mark;
+  //   isLog: an axis in powers of ten; values must be above 0.
   //   at: where each x lies from 0 to 1; xTicks: [[where, text]] instead of labels.
   const chart = (holder, options) => {
     holder.replaceChildren();
@@ -77,8 +86,9 @@
     const width = Math.max(240, Math.round(holder.clientWidth || 480));
     const height = Math.round(Math.min(280, Math.max(190, width * 0.42)));
     const all = shown.flatMap((series) => series.values).filter((value) => value !== null);
-    const marks = ticks(options.top || Math.max(...all), options.base || 10);
-    const highest = marks[marks.length - 1];
+    const marks = options.isLog ? decades(Math.min(...all), Math.max(...all))
+      : ticks(options.top || Math.max(...all), options.base || 10);
+    const [lowest, highest] = [marks[0], marks[marks.length - 1]];
     const tickText = options.tick || options.format;
     const widest = Math.max(...marks.map((value) => tickText(value).length));
     const left = 10 + 7 * widest;
@@ -88,7 +98,10 @@
     const where = options.at || options.labels.map((_, index) =>
       options.bars || count === 1 ? (index + 0.5) / count : index / (count - 1));
     const x = (index) => left + where[index] * inner.width;
-    const y = (value) => top + inner.height * (1 - value / highest);
+    const share = options.isLog
+      ? (value) => Math.log(value / lowest) / Math.log(highest / lowest)
+      : (value) => value / highest;
+    const y = (value) => top + inner.height * (1 - share(value));
     const svg = element("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" }, holder);
     element("title", {}, svg, shown.map((series) => series.name).join(", "));
     for (const value of marks) {
@@ -110,6 +123,7 @@
       element("line", { x1: center, x2: center, y1: top + inner.height, y2: top + inner.height + 4,
         class: "grid" }, svg);
     }
+    const cursor = element("line", { y1: top, y2: top + inner.height, class: "cursor" }, svg);
     const barWidth = Math.max(1, Math.min(36, inner.width / count * 0.76) / shown.length);
     shown.forEach((series, number) => {
       if (options.bars) {
@@ -136,7 +150,6 @@
         });
       }
     });
-    const cursor = element("line", { y1: top, y2: top + inner.height, class: "cursor" }, svg);
     const place = (index) => {
       cursor.setAttribute("x1", x(index));
       cursor.setAttribute("x2", x(index));
@@ -230,7 +243,7 @@
     pairs.push(["Speed-up", times(mode.speedup)]);
     pairs.push(["Written to the cache", bytes(mode.cache_written_bytes)]);
     if (mode.drive_writes_per_day !== null) {
-      pairs.push(["Drive writes a day", mode.drive_writes_per_day.toFixed(2)]);
+      pairs.push(["Drive writes a day", String(+mode.drive_writes_per_day.toPrecision(3))]);
     }
     figures(byId("chosen"), pairs);
     const hits = [
@@ -243,7 +256,9 @@
     const whole = (value) => `${Math.round(100 * value)} %`;
     chart(byId("hits"), { ...common, series: hits, format: percent, tick: whole, top: 1 });
     const others = ["writeback", "writethrough", "writeonly"].filter((name) => name !== shownMode);
-    const speed = [shownMode, ...others].map((name, index) => ({
+    // Without writes, modes that cache reads are the same.
+    const compared = data.profile.writes.request_count > 0 ? [shownMode, ...others] : [shownMode];
+    const speed = compared.map((name, index) => ({
       name,
       color: [color.a, color.b, color.c][index],
       dashed: index > 0,
@@ -254,8 +269,9 @@
     const wear = sizes.map((size) => size[shownMode].drive_writes_per_day);
     if (wear[0] !== null) {
       byId("wear-caption").textContent = "Wear: drive writes a day";
-      chart(byId("wear"), { ...common, format: (value) => value.toFixed(2),
-        tick: (value) => String(+value.toFixed(2)),
+      const isLog = Math.min(...wear) > 0;
+      chart(byId("wear"), { ...common, isLog, format: (value) => String(+value.toPrecision(3)),
+        tick: (value) => number(value) === "0" ? String(+value.toPrecision(3)) : number(value),
         series: [{ name: shownMode, color: color.b, values: wear }] });
     } else {
       byId("wear-caption").textContent = "Written to the cache device";
@@ -333,11 +349,15 @@
         Math.min(width, (profile.duration_s || width) - index * width));
       for (const series of rate) series.values = series.values.map((n, i) => n / length(i));
     } else {
-      for (const series of rate) series.values = series.values.map((n) => n / width);
+      const all = windows.map((window) => Math.max(1, window.read_count + window.write_count));
+      for (const series of rate) series.values = series.values.map((n, i) => n / all[i]);
+      if (rate.length === 1) rate.length = 0;
     }
-    const format = isTime ? (value) => `${number(value)}/s` : (value) => percent(value);
-    const tick = isTime ? (value) => `${scaled(value, ["", "k", "M"], 1000).trim()}/s` : format;
-    chart(byId("rate"), { ...common, series: rate, format, tick });
+    const format = isTime ? (value) => `${number(value)}/s` : percent;
+    const tick = isTime ? (value) => `${scaled(value, ["", "k", "M"], 1000).trim()}/s`
+      : (value) => `${Math.round(100 * value)} %`;
+    chart(byId("rate"), { ...common, series: rate, format, tick,
+      empty: "The trace has no times, and is all of one kind." });
 
     const kinds = [["reads", reads, color.a], ["writes", writes, color.b]]
       .filter(([, kind]) => kind.request_count > 0);

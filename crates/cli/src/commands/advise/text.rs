@@ -63,20 +63,32 @@ fn workload(text: &mut String, profile: &Profile) {
         Some(seconds) => format!(" in {}", span(seconds)),
         None => String::new(),
     };
+    let written = match profile.writes.request_count {
+        0 => String::new(),
+        _ => format!(", of these written {}", size::text(profile.written_set_bytes)),
+    };
     push(
         text,
         format_args!(
-            "  different blocks: {}, of these written {}{duration}",
+            "  different blocks: {}{written}{duration}",
             size::text(profile.working_set_bytes),
-            size::text(profile.written_set_bytes),
         ),
     );
     push(text, format_args!("  first use of their block: {}", percent(profile.first_touch_ratio)));
     let known = profile.absorption.iter().filter_map(|found| Some((found.delay_s, found.ratio?)));
     let absorbed: Vec<String> =
-        known.map(|(delay_s, ratio)| format!("{delay_s} s {}", percent(ratio))).collect();
+        known.map(|(delay_s, ratio)| format!("{} {}", delay(delay_s), percent(ratio))).collect();
     if !absorbed.is_empty() {
-        push(text, format_args!("  written blocks overwritten within {}", absorbed.join(", ")));
+        push(text, format_args!("  written blocks that are overwritten within"));
+        push(text, format_args!("    {}", absorbed.join(", ")));
+    }
+}
+
+fn delay(seconds: u32) -> String {
+    match seconds {
+        s if s < 60 => format!("{s} s"),
+        s if s < 3_600 => format!("{} min", s / 60),
+        s => format!("{} h", s / 3_600),
     }
 }
 
@@ -92,7 +104,7 @@ fn table(text: &mut String, report: &Report) {
     for (index, size) in report.sizes.iter().enumerate() {
         let mode = size.mode(chosen.mode);
         let mark = if index == chosen.size_index { "<" } else { "" };
-        let wear = mode.drive_writes_per_day.map_or_else(|| "-".to_owned(), wear);
+        let wear = mode.drive_writes_per_day.map_or_else(|| "-".to_owned(), wear_text);
         push(
             text,
             format_args!(
@@ -116,7 +128,8 @@ fn table(text: &mut String, report: &Report) {
     );
 }
 
-fn wear(per_day: f64) -> String {
+/// Drive writes a day for people.
+pub(super) fn wear_text(per_day: f64) -> String {
     if per_day < 100.0 { format!("{per_day:.2}") } else { format!("{per_day:.0}") }
 }
 
