@@ -238,9 +238,15 @@ fn what_blktrace_records_is_advised_on() {
     foreign("losetup", &["--detach", device]);
     // Nobody used it meanwhile, or the machine does not allow it: either is said plainly.
     let ended = ended.expect(1).says(device);
-    let is_told = ["no request came to", "debugfs is not mounted", "lockdown", "CONFIG_BLK_DEV_IO"]
-        .iter()
-        .any(|reason| ended.stderr.contains(reason));
+    let is_told = [
+        "no request came to",
+        "not permitted",
+        "debugfs is not mounted",
+        "lockdown",
+        "CONFIG_BLK_DEV_IO",
+    ]
+    .iter()
+    .any(|reason| ended.stderr.contains(reason));
     assert!(is_told, "{ended:#?}");
     scratch.run(&["advise", device]).expect(2).says("--record 60s");
 }

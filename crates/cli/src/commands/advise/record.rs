@@ -18,6 +18,9 @@ const PROGRAM: &str = "blktrace";
 const DEBUG_DIRECTORY: &str = "/sys/kernel/debug";
 const BLOCK_DEVICES: &str = "/sys/block";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
+const LOCKDOWN_REMEDY: &str = "a locked-down kernel (Secure Boot, lockdown=) does not open debugfs; \
+                               boot it without, or record in another way (`forebay replay --help` \
+                               lists formats)";
 /// The recorded files begin with this, followed by the number of the processor.
 const OUTPUT: &str = "recording";
 /// How long `blktrace` may take to begin and to end beyond the time that it records.
@@ -77,13 +80,10 @@ pub(super) fn record(
         (Some(temporary), _) => temporary.path().to_owned(),
         (None, keep) => new_directory(keep.expect("there is one or the other"))?,
     };
-    run(device, seconds, &directory)?;
+    let said = run(device, seconds, &directory)?;
     let files = recorded_files(&directory)?;
     if files.is_empty() {
-        return Err(Failure::failed(format!(
-            "no request came to {} in {seconds} s; record for longer, or while it is used",
-            device.display()
-        )));
+        return Err(nothing_recorded(device, seconds, &said));
     }
     Ok(Recording { files, _temporary: temporary })
 }
@@ -122,8 +122,26 @@ fn recorded_files(directory: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(files)
 }
 
-/// Runs `blktrace`, which ends by itself.
-fn run(device: &Path, seconds: u64, directory: &Path) -> Result<(), Failure> {
+/// Why there is no recording: `blktrace` also ends well where the kernel does not let it begin.
+fn nothing_recorded(device: &Path, seconds: u64, said: &str) -> Failure {
+    let device = device.display();
+    if said.is_empty() {
+        return Failure::failed(format!(
+            "no request came to {device} in {seconds} s; record for longer, or while it is used"
+        ));
+    }
+    let failure = Failure::failed(format!("blktrace could not record {device}: {said}"));
+    if said.contains("not permitted") {
+        return failure.or(format!("root is not enough here: {LOCKDOWN_REMEDY}"));
+    }
+    failure.or(
+        "`blktrace -d` with the device shows whether it works by itself; another blktrace may be \
+         recording it, which `blktrace -k -d` with the device ends",
+    )
+}
+
+/// Runs `blktrace`, which ends by itself. Returns what it said to stderr.
+fn run(device: &Path, seconds: u64, directory: &Path) -> Result<String, Failure> {
     let log = directory.join("blktrace.log");
     let failed =
         |what: &str, error: std::io::Error| Failure::failed(format!("cannot {what}: {error}"));
@@ -145,15 +163,12 @@ fn run(device: &Path, seconds: u64, directory: &Path) -> Result<(), Failure> {
         wait(&mut child, seconds, &label).map_err(|error| failed("wait for blktrace", error))?;
     let said = fs::read_to_string(&log).unwrap_or_default();
     let _ = fs::remove_file(&log);
-    if is_well {
-        return Ok(());
-    }
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    if is_well {
+        return Ok(said);
+    }
     let reason = if said.is_empty() { "it did not end well, and gave no reason" } else { &said };
-    Err(Failure::failed(format!("blktrace could not record {}: {reason}", device.display())).or(
-        "`blktrace -d` with the device shows whether it works by itself; another blktrace may \
-             be recording it, which `blktrace -k -d` with the device ends",
-    ))
+    Err(nothing_recorded(device, seconds, reason))
 }
 
 /// Waits for the end, with progress; whether it ended well.
@@ -231,10 +246,7 @@ impl Machine {
             ));
         }
         if let Some(lockdown) = &self.lockdown {
-            missing.push(format!(
-                "kernel lockdown ({lockdown}) closes debugfs: boot without Secure Boot or \
-                 lockdown=, or record with `biosnoop` where it is allowed"
-            ));
+            missing.push(format!("kernel lockdown ({lockdown}) is in force: {LOCKDOWN_REMEDY}"));
         }
         missing
     }
