@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use forebay_advisor::curve::{LruCurve, Miniature, MiniatureCurve, Rate};
+use forebay_advisor::curve::{
+    ClientOperation, ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf,
+};
 use forebay_advisor::replay::{Case, Options, PolicyName, Replay};
 use forebay_advisor::trace::{self, Request, TraceReader};
 
@@ -89,5 +91,31 @@ fn reuse_distances_find_what_a_full_replay_of_lru_finds() {
             let about = format!("{name} with {sampled_blocks} blocks");
             assert!(error(&about, &found, &expected) <= ERROR_MAX);
         }
+    }
+}
+
+#[test]
+fn beside_a_cache_at_work_other_sizes_are_known() {
+    for (name, block_bytes, distinct_blocks) in TRACES {
+        let options = Options { block_bytes, sequential_cutoff_bytes: 0 };
+        let requests = requests(name);
+        let cache_blocks = distinct_blocks / 5;
+        let mut what_if = WhatIf::new(cache_blocks.into());
+        for request in &requests {
+            let block_bytes = u64::from(block_bytes);
+            let first_block = request.offset_bytes / block_bytes;
+            let end = (request.offset_bytes + request.length_bytes).div_ceil(block_bytes);
+            what_if.note(&ClientRequest {
+                volume: request.device,
+                first_block,
+                block_count: u32::try_from(end - first_block).expect("a request"),
+                operation: ClientOperation::Use,
+            });
+        }
+        let sizes = what_if.estimates().map(|estimate| estimate.cache_blocks as u32);
+        let expected = replayed(PolicyName::Clock2q, &sizes, &requests, &options);
+        let found = what_if.estimates().map(|estimate| estimate.hit_ratio.expect("evidence"));
+        let about = format!("{name} beside {cache_blocks} blocks");
+        assert!(error(&about, &found, &expected) <= ERROR_MAX);
     }
 }

@@ -539,8 +539,8 @@ fn parse_block_size(text: &str) -> Result<u32, String> {
 
 /// Advise on a cache for a recorded workload: is it worth it, how large, in which mode.
 ///
-/// TRACE is a file as for `forebay replay`; several of them are taken for parts of one recording, in
-/// the order of their times, such as the files that blktrace writes for each processor. With
+/// TRACE is a file as for `forebay replay`; several of them are taken for parts of one recording,
+/// in the order of their times, such as the files that blktrace writes for each processor. With
 /// --record the workload of a block device is recorded first; it takes root, blktrace, and a kernel
 /// with CONFIG_BLK_DEV_IO_TRACE.
 ///

@@ -1,8 +1,8 @@
 //! What requests cost on given devices.
 //!
-//! A request takes a fixed time by its kind and device, and its bytes at the device's rate; one that
-//! goes on where an earlier one ended takes no seek. Queues, and what writeback does to the origin
-//! meanwhile, are left out.
+//! A request takes a fixed time by its kind and device, and its bytes at the device's rate; one
+//! that goes on where an earlier one ended takes no seek. Queues, and what writeback does to the
+//! origin meanwhile, are left out.
 
 use serde::Serialize;
 

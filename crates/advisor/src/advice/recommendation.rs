@@ -138,9 +138,9 @@ fn choose_mode(profile: &Profile, largest: &SizeOutcome) -> (Mode, String) {
         let reason = format!(
             "{:.0} % of the requests are writes, and answering them from the cache device makes \
              the whole {back:.1} times as fast at the largest size, where writethrough makes it \
-             {through:.1} times as fast. The price: what the origin does not have yet is lost if the cache device dies. If that \
-             must not be, choose writethrough, a mirrored cache device, or \
-             writeback_order=ordered.",
+             {through:.1} times as fast. The price: what the origin does not have yet is lost if \
+             the cache device dies. If that must not be, choose writethrough, a mirrored cache \
+             device, or writeback_order=ordered.",
             100.0 * write_ratio
         );
         return (Mode::Writeback, reason);

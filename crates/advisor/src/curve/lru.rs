@@ -14,8 +14,8 @@ use crate::trace::{Operation, Request};
 
 /// The curve of an LRU cache that promotes everything.
 ///
-/// A discarded block leaves its place to the deeper ones, as if they had never been demoted; a cache
-/// has a free place instead. So after discards the ratios are an upper bound.
+/// A discarded block leaves its place to the deeper ones, as if they had never been demoted; a
+/// cache has a free place instead. So after discards the ratios are an upper bound.
 pub struct LruCurve {
     /// Where each sampled block is in the order of use; none where it was discarded.
     sample: BoundedSample<Option<Slot>>,

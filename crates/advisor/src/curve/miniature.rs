@@ -1,9 +1,9 @@
 //! Caches of given sizes under the default policy, each simulated by a smaller one on a sample.
 //!
-//! The miniature of a cache of `n` blocks at rate `R` has `n * R` blocks and sees the sampled blocks
-//! only. A miss of the sample stands for `1 / R` misses, and what is not a miss is a hit: that is
-//! the correction of SHARDS (`SHARDS_adj`), since a sample that caught more or fewer of the busy
-//! blocks than it should differs in its hits and not in its misses.
+//! The miniature of a cache of `n` blocks at rate `R` has `n * R` blocks and sees the sampled
+//! blocks only. A miss of the sample stands for `1 / R` misses, and what is not a miss is a hit:
+//! that is the correction of SHARDS (`SHARDS_adj`), since a sample that caught more or fewer of the
+//! busy blocks than it should differs in its hits and not in its misses.
 
 use forebay_engine::policy::Clock2q;
 

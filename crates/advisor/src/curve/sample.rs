@@ -51,8 +51,8 @@ impl Rate {
     }
 }
 
-/// Hash of a block that decides whether it is in a sample: the finaliser of MurmurHash3 (A. Appleby,
-/// public domain) over block and volume.
+/// Hash of a block that decides whether it is in a sample: the finaliser of MurmurHash3 (A.
+/// Appleby, public domain) over block and volume.
 ///
 /// It is another one than the engine's hash of blocks: the policies place blocks in tables by that,
 /// and a sample that was chosen by it would crowd into a corner of them.

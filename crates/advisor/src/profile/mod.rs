@@ -1,8 +1,8 @@
 //! What a workload is like, whatever cache stands in front of it: its mix, sizes, streams, working
 //! set over time, and how soon what it writes is overwritten.
 //!
-//! Counts of requests and bytes are exact. What is said about different blocks and about overwriting
-//! comes from a sample of the blocks that keeps its size, so memory is bounded.
+//! Counts of requests and bytes are exact. What is said about different blocks and about
+//! overwriting comes from a sample of the blocks that keeps its size, so memory is bounded.
 
 mod clock;
 mod overwrites;

@@ -24,7 +24,8 @@ pub(super) struct Overwrites {
 }
 
 impl Overwrites {
-    /// A block is written that was written before at `last_ns`, if ever. Stands for `weight` blocks.
+    /// A block is written that was written before at `last_ns`, if ever. Stands for `weight`
+    /// blocks.
     pub(super) fn write(&mut self, last_ns: Option<u64>, now_ns: Option<u64>, weight: f64) {
         self.written += weight;
         self.discard(last_ns, now_ns, weight);
@@ -41,8 +42,8 @@ impl Overwrites {
         }
     }
 
-    /// The parts, of so many blocks written in a trace of this length. As with misses, what is *not*
-    /// absorbed is what a sample tells best: busy blocks are few.
+    /// The parts, of so many blocks written in a trace of this length. As with misses, what is
+    /// *not* absorbed is what a sample tells best: busy blocks are few.
     pub(super) fn absorption(&self, write_blocks: u64, duration_s: f64) -> Vec<Absorption> {
         if write_blocks == 0 {
             return Vec::new();

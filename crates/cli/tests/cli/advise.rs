@@ -12,8 +12,8 @@ const FIRST_TIME: u64 = 128_166_372_000_000_000;
 /// Ticks of an MSR trace in a second.
 const SECOND: u64 = 10_000_000;
 
-/// Lines as MSR Cambridge has them: two in three are reads of 500 blocks, one in three a write of one
-/// of 50 others, 80 a second for 750 s.
+/// Lines as MSR Cambridge has them: two in three are reads of 500 blocks, one in three a write of
+/// one of 50 others, 80 a second for 750 s.
 fn mixed_lines() -> String {
     let mut text = String::new();
     for line in 0..60_000u64 {

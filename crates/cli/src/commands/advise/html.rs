@@ -1,8 +1,8 @@
 //! The report as a page: one file with everything in it.
 //!
-//! The page is made of `report.html`, `report.css` and `report.js` beside this file. What the advisor
-//! found is in it as JSON, from which the script draws; text and table are there without it, too.
-//! Names of files are the only thing in it that somebody else chose: they are escaped.
+//! The page is made of `report.html`, `report.css` and `report.js` beside this file. What the
+//! advisor found is in it as JSON, from which the script draws; text and table are there without
+//! it, too. Names of files are the only thing in it that somebody else chose: they are escaped.
 
 use std::fs;
 use std::io::Write;
@@ -130,7 +130,8 @@ fn prose(text: &str) -> String {
     prose
 }
 
-/// JSON as it may stand in a `script` element: nothing in it can end the element or begin a comment.
+/// JSON as it may stand in a `script` element: nothing in it can end the element or begin a
+/// comment.
 fn script_safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
@@ -237,7 +238,7 @@ mod tests {
         assert!(!json.contains(['<', '>', '&']), "{json}");
         assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
         let source = Source { path: name.to_owned(), format: "arc", broken_line_count: 0 };
-        assert!(!sources(&[source.clone()]).contains("<img"));
+        assert!(!sources(std::slice::from_ref(&source)).contains("<img"));
         assert!(!title(&[source]).contains("<img"));
     }
 

@@ -145,7 +145,8 @@ fn figures(text: &mut String, report: &Report) {
         text,
         format_args!(
             "Computed with: SSD read {} us, write {} us, {} MB/s; origin read {} us,\n\
-             write {} us, in a stream {} us, {} MB/s. Without a cache: read {:.0} us, write {:.0} us.",
+             write {} us, in a stream {} us, {} MB/s.\n\
+             Without a cache a read takes {:.0} us on average, a write {:.0} us.",
             figures.ssd_read_us,
             figures.ssd_write_us,
             figures.ssd_mb_s,
