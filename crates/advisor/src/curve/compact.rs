@@ -235,7 +235,7 @@ mod tests {
 
     /// Hashes with homes close to each other, so that the table has runs to take apart.
     fn hash(block: u64) -> u64 {
-        block % 7 | block << 32
+        (block % 7) | (block << 32)
     }
 
     fn same_as_queues<P: Policy + 'static>(

@@ -29,7 +29,7 @@ pub use accesses::{Access, Accesses, Discarded, Step};
 pub use ladder::SizeLadder;
 pub use lru::LruCurve;
 pub use miniature::{Miniature, MiniatureCurve, MissCounts, Totals};
-pub(crate) use sample::BoundedSample;
+pub(crate) use sample::{BlockHasher, BoundedSample};
 pub use sample::{Rate, sample_hash};
 pub use what_if::{ClientOperation, ClientRequest, Estimate, WhatIf};
 

@@ -67,20 +67,24 @@ pub fn sample_hash(key: BlockKey) -> u64 {
     value ^ (value >> 33)
 }
 
-/// Hashes a sample hash for a table. All hashes in a sample begin with zeroes, so the low bits are
-/// spread upwards again.
+/// Hashes blocks and sample hashes for tables: multiplication by 2^64 / golden ratio, and the high
+/// bits of the product added to the low ones. All hashes in a sample begin with zeroes, so they could
+/// not be taken as they are. A trace made for it can slow a table down, and nothing else.
 #[derive(Default)]
-pub(crate) struct SampleHasher(u64);
+pub(crate) struct BlockHasher(u64);
 
-impl Hasher for SampleHasher {
+impl Hasher for BlockHasher {
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u32(&mut self, value: u32) {
+        self.write_u64(u64::from(value));
     }
 
     fn write_u64(&mut self, value: u64) {
-        self.0 = value.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
     }
 
     fn finish(&self) -> u64 {
@@ -89,7 +93,7 @@ impl Hasher for SampleHasher {
 }
 
 /// A table by sample hash. Two blocks of one hash of 64 bits are taken for one.
-pub(crate) type HashTable<V> = HashMap<u64, V, BuildHasherDefault<SampleHasher>>;
+pub(crate) type HashTable<V> = HashMap<u64, V, BuildHasherDefault<BlockHasher>>;
 
 /// A value for each block of a sample that has a largest size: beyond it the rate is lowered, and
 /// the blocks with the highest hashes leave (the fixed-size variant of SHARDS).

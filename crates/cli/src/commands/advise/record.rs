@@ -19,8 +19,8 @@ const DEBUG_DIRECTORY: &str = "/sys/kernel/debug";
 const BLOCK_DEVICES: &str = "/sys/block";
 const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 const LOCKDOWN_REMEDY: &str = "\
-    a locked-down kernel (Secure Boot, lockdown=) does not open debugfs; boot it without, or record \
-    in another way (`forebay replay --help` lists formats)";
+    a locked-down kernel (Secure Boot, lockdown=) does not open debugfs; boot it without, or \
+    record in another way (`forebay replay --help` lists formats)";
 /// The recorded files begin with this, followed by the number of the processor.
 const OUTPUT: &str = "recording";
 /// How long `blktrace` may take to begin and to end beyond the time that it records.
