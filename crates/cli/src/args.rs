@@ -577,14 +577,14 @@ pub(crate) struct AdviseArguments {
     /// Promote long streams of reads, too; else those beyond 1M are left out once the cache is full
     #[arg(long)]
     pub(crate) no_sequential: bool,
-    #[command(flatten)]
-    pub(crate) figures: FigureArguments,
     /// Write a report with charts to this file: one page that needs nothing else
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) figures: FigureArguments,
 }
 
 /// How fast the devices are.

@@ -9,6 +9,10 @@ use serde::Serialize;
 use crate::curve::{MissCounts, Totals};
 use crate::profile::Profile;
 
+/// Seconds that dirty data rests by default, if nothing presses (`writeback_delay`); one of
+/// [`crate::profile::DELAYS_S`].
+const WRITEBACK_DELAY_S: u32 = 30;
+
 /// How fast the devices are.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct DeviceFigures {
@@ -155,20 +159,53 @@ impl Cost<'_> {
         }
     }
 
-    fn cached_reads_us(&self, misses: &MissCounts) -> f64 {
-        let reads = &self.profile.reads;
+    /// Bytes of reads that are not cached.
+    fn missed_bytes(&self, misses: &MissCounts) -> f64 {
         let missed = match self.totals.read_blocks {
             0 => 0.0,
             blocks => misses.read_blocks / blocks as f64,
         };
+        missed * self.profile.reads.bytes as f64
+    }
+
+    fn missed_reads_us(&self, misses: &MissCounts) -> f64 {
         let jumps = misses.jumping_read_requests.min(misses.read_requests);
         let others = misses.read_requests - jumps;
-        let missed_bytes = missed * reads.bytes as f64;
+        self.origin_reads_us(jumps, others, self.missed_bytes(misses))
+    }
+
+    fn cached_reads_us(&self, misses: &MissCounts) -> f64 {
+        let reads = &self.profile.reads;
         let hits = (reads.request_count as f64 - misses.read_requests).max(0.0);
-        let hit_bytes = reads.bytes as f64 - missed_bytes;
-        self.origin_reads_us(jumps, others, missed_bytes)
+        let hit_bytes = reads.bytes as f64 - self.missed_bytes(misses);
+        self.missed_reads_us(misses)
             + hits * self.figures.ssd_read_us
             + Self::transfer_us(hit_bytes, self.figures.ssd_mb_s)
+    }
+
+    /// Part of the trace's time for which the origin works with a cache: reads that miss, and
+    /// writes. In the modes that write back it is what is not overwritten within the default
+    /// `writeback_delay`, as if it went home in the order of the requests; writeback sorts and
+    /// merges, so this is an upper bound. None without times.
+    pub(super) fn origin_busy_ratio(&self, mode: Mode, misses: &MissCounts) -> Option<f64> {
+        let duration_s = self.profile.duration_s?;
+        let uncached = self.all_uncached();
+        let reads_us = match mode {
+            Mode::Writeonly => uncached.reads_us,
+            Mode::Writeback | Mode::Writethrough => self.missed_reads_us(misses),
+        };
+        let absorbed = match mode {
+            Mode::Writethrough => 0.0,
+            Mode::Writeback | Mode::Writeonly => self.absorbed_ratio(),
+        };
+        Some((reads_us + (1.0 - absorbed) * uncached.writes_us) / 1e6 / duration_s)
+    }
+
+    /// Part of what is written that rests in the cache until it is overwritten.
+    fn absorbed_ratio(&self) -> f64 {
+        let mut known = self.profile.absorption.iter();
+        let found = known.find(|found| found.delay_s == WRITEBACK_DELAY_S);
+        found.and_then(|found| found.ratio).unwrap_or(0.0)
     }
 
     /// Blocks written to the cache device: of writes, and of reads that are promoted. What reclaim

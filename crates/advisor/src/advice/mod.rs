@@ -47,6 +47,9 @@ pub struct ModeOutcome {
     pub cache_written_bytes: u64,
     /// The same for each day and byte of the cache: its drive writes per day. None without times.
     pub drive_writes_per_day: Option<f64>,
+    /// Part of the trace's time that the origin works, at most: writeback sorts and merges what it
+    /// writes. None without times.
+    pub origin_busy_ratio: Option<f64>,
 }
 
 /// What a cache of one size does.
@@ -223,6 +226,7 @@ fn outcome(
             speedup: if times.total_us() > 0.0 { uncached_us / times.total_us() } else { 1.0 },
             cache_written_bytes: written as u64,
             drive_writes_per_day: cost.profile.duration_s.map(per_day),
+            origin_busy_ratio: cost.origin_busy_ratio(mode, misses),
         }
     };
     SizeOutcome {

@@ -19,6 +19,8 @@ const MODE_SLACK: f64 = 1.05;
 /// Below this part of the requests writes do not decide anything.
 const WRITES_FEW: f64 = 0.01;
 
+/// An origin that is busy for less than this part of the time seldom makes requests wait.
+const BUSY_LITTLE: f64 = 0.05;
 /// From this part of first touches on, a trace does not come back to what it used.
 const ONCE_RATIO: f64 = 0.9;
 
@@ -257,22 +259,8 @@ fn remarks(profile: &Profile, uncached: &Uncached, size: &SizeOutcome, mode: Mod
             size_text(size.cache_bytes)
         ));
     }
-    if let Some(busy) = uncached.origin_busy_ratio {
-        remarks.push(match busy {
-            busy if busy > 1.0 => format!(
-                "By these figures the origin alone would take {busy:.1} times as long as the trace \
-                 for its requests, one after another: it is a bottleneck, or faster than assumed."
-            ),
-            busy => format!(
-                "By these figures the origin alone is busy for {:.1} % of the time: {}.",
-                100.0 * busy,
-                if busy < 0.05 {
-                    "a cache shortens waits, but there is no jam to clear up"
-                } else {
-                    "requests wait for one another when they come in bursts"
-                }
-            ),
-        });
+    if let (Some(before), Some(after)) = (uncached.origin_busy_ratio, outcome.origin_busy_ratio) {
+        remarks.push(origin_load(before, after, mode));
     }
     let absorbed = profile.absorption.iter().rev().find_map(|found| Some((found, found.ratio?)));
     let absorbed = absorbed.filter(|(found, _)| found.delay_s >= 60);
@@ -289,6 +277,34 @@ fn remarks(profile: &Profile, uncached: &Uncached, size: &SizeOutcome, mode: Mod
         ));
     }
     remarks
+}
+
+/// What the origin has to do without the cache and with it, in parts of its time.
+fn origin_load(before: f64, after: f64, mode: Mode) -> String {
+    let part = |busy: f64| match busy {
+        busy if busy > 1.0 => format!("{busy:.1} times as long as the trace takes"),
+        busy => format!("{:.1} % of the time", 100.0 * busy),
+    };
+    let mut text = format!(
+        "By these figures the requests keep the origin busy for {} without a cache, and for at \
+         most {} with it.",
+        part(before),
+        part(after)
+    );
+    let writes_back = mode != Mode::Writethrough;
+    text.push_str(match (before, after) {
+        (_, after) if after > 1.0 && writes_back => {
+            " If that were to last, the cache would fill with dirty data, and writes would wait \
+             for the origin after all; writeback sorts and merges, which may save it."
+        }
+        (_, after) if after > 1.0 => " So it stays a bottleneck.",
+        (before, _) if before > 1.0 => " So it is a bottleneck no more.",
+        (before, _) if before < BUSY_LITTLE => {
+            " A cache shortens waits then, but there is no jam to clear up."
+        }
+        _ => "",
+    });
+    text
 }
 
 /// A size for people.

@@ -161,6 +161,32 @@ fn writes_choose_the_mode() {
 }
 
 #[test]
+fn an_origin_that_cannot_keep_up_is_told_of() {
+    // A hundred scattered writes a second, of blocks that are not written again soon: 6 ms each.
+    let mut writes = Workload::new(10_000_000);
+    for n in 0..50_021 {
+        writes.push(Operation::Write, scattered(n, 50_021));
+    }
+    let report = writes.report(&[]);
+    let outcome = report.sizes.last().expect("sizes").writeback;
+    let busy = |ratio: Option<f64>| ratio.expect("it has times");
+    assert!((busy(report.uncached.origin_busy_ratio) - 0.6).abs() < 0.02);
+    assert!((busy(outcome.origin_busy_ratio) - 0.6).abs() < 0.02, "nothing is absorbed");
+    // Twice as fast as the origin can take them; but the same blocks, each overwritten after 1 s.
+    let mut same = Workload::new(3_000_000);
+    for n in 0..100_000 {
+        same.push(Operation::Write, n % 331 * 2);
+    }
+    let report = same.report(&[]);
+    assert!(busy(report.uncached.origin_busy_ratio) > 1.9);
+    let last = report.sizes.last().expect("sizes");
+    assert!(busy(last.writeback.origin_busy_ratio) < 0.1);
+    assert!(busy(last.writethrough.origin_busy_ratio) > 1.9);
+    let remarks = report.recommendation.remarks.join("\n");
+    assert!(remarks.contains("bottleneck no more"), "{remarks}");
+}
+
+#[test]
 fn sizes_that_are_asked_for_are_those_that_are_given() {
     let mut reads = Workload::new(0);
     for n in 0..9_000 {

@@ -68,8 +68,8 @@ pub fn sample_hash(key: BlockKey) -> u64 {
 }
 
 /// Hashes blocks and sample hashes for tables: multiplication by 2^64 / golden ratio, and the high
-/// bits of the product added to the low ones. All hashes in a sample begin with zeroes, so they could
-/// not be taken as they are. A trace made for it can slow a table down, and nothing else.
+/// bits of the product added to the low ones. All hashes in a sample begin with zeroes, so they
+/// could not be taken as they are. A trace made for it can slow a table down, and nothing else.
 #[derive(Default)]
 pub(crate) struct BlockHasher(u64);
 

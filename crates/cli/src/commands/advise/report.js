@@ -232,7 +232,8 @@
     }
     const pairs = [
       ["Cache", sizeLabels[shownIndex]],
-      ["Blocks found", percent(size.hit_ratio)],
+      // Where reads are not promoted, the curve says nothing.
+      ["Blocks found", shownMode === "writeonly" ? "–" : percent(size.hit_ratio)],
       ["Mean read", micros(mode.read_us)],
       ["without a cache", micros(data.uncached.read_us)],
     ];
@@ -244,6 +245,7 @@
     pairs.push(["Written to the cache", bytes(mode.cache_written_bytes)]);
     if (mode.drive_writes_per_day !== null) {
       pairs.push(["Drive writes a day", String(+mode.drive_writes_per_day.toPrecision(3))]);
+      pairs.push(["Origin busy, at most", percent(mode.origin_busy_ratio)]);
     }
     figures(byId("chosen"), pairs);
     const hits = [
