@@ -19,14 +19,13 @@ const TEMPLATE: &str = include_str!("report.html");
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
-/// A file for the page, which takes its place only when it is whole.
+/// Where the page goes. The file takes its place only when it is whole.
 pub(super) struct Page {
     path: PathBuf,
-    file: tempfile::NamedTempFile,
 }
 
 impl Page {
-    /// Finds out whether a page can be written here.
+    /// Finds out whether a page can be written here; nothing of that stays.
     pub(super) fn create(path: &Path) -> Result<Page, Failure> {
         if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
             return Err(Failure::usage(format!(
@@ -34,24 +33,31 @@ impl Page {
                 path.display()
             )));
         }
-        let directory = match path.parent() {
-            Some(directory) if !directory.as_os_str().is_empty() => directory,
-            _ => Path::new("."),
-        };
-        let file = tempfile::Builder::new()
-            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
-            .tempfile_in(directory)
-            .map_err(|error| failed(path, &error))?;
-        Ok(Page { path: path.to_owned(), file })
+        let page = Page { path: path.to_owned() };
+        page.temporary()?.close().map_err(|error| failed(path, &error))?;
+        Ok(page)
     }
 
     /// Writes the page.
-    pub(super) fn write(mut self, document: &Document) -> Result<(), Failure> {
+    pub(super) fn write(self, document: &Document) -> Result<(), Failure> {
         let page = page(document)?;
-        let written = self.file.write_all(page.as_bytes()).and_then(|()| self.file.flush());
+        let mut file = self.temporary()?;
+        let written = file.write_all(page.as_bytes()).and_then(|()| file.flush());
         written.map_err(|error| failed(&self.path, &error))?;
-        self.file.persist(&self.path).map_err(|error| failed(&self.path, &error.error))?;
+        file.persist(&self.path).map_err(|error| failed(&self.path, &error.error))?;
         Ok(())
+    }
+
+    /// A file beside the page, with the rights that a new file gets.
+    fn temporary(&self) -> Result<tempfile::NamedTempFile, Failure> {
+        let directory = match self.path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(directory)
+            .map_err(|error| failed(&self.path, &error))
     }
 }
 
