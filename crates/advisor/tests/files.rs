@@ -3,7 +3,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use forebay_advisor::trace::{Format, LineError, Options, Request, TraceError, TraceReader};
+use forebay_advisor::trace::{
+    Format, LineError, MergedReader, Options, Request, TraceError, TraceReader,
+};
 
 const LINES: usize = 60_000;
 
@@ -158,4 +160,34 @@ fn what_is_no_trace_is_refused_with_the_formats_there_are() {
     let path = scratch.file("nothing", b"*\n*\n");
     let error = TraceReader::open(&path, &options).expect("it opens").find_map(Result::err);
     assert!(matches!(error, Some(TraceError::Empty { .. })));
+}
+
+#[test]
+fn files_of_one_recording_are_merged_by_time() {
+    let scratch = Scratch::new();
+    let msr = |device: u32, times: [u64; 3]| {
+        let base = 128_166_372_000_000_000;
+        let line = |time| format!("{},hm,{device},Read,{},512,1\n", base + time, time * 512);
+        times.map(line).concat()
+    };
+    let merge = |files: &[PathBuf]| {
+        let reader = MergedReader::open(files, &Options::default()).expect("they open");
+        let found = reader.map(|request| request.expect("whole"));
+        found.map(|request| (request.offset_bytes / 512, request.device)).collect::<Vec<_>>()
+    };
+    let files = [
+        scratch.file("one", msr(7, [10, 40, 50]).as_bytes()),
+        scratch.file("idle", b""),
+        scratch.file("two", msr(3, [20, 30, 60]).as_bytes()),
+        scratch.file("same", msr(7, [25, 26, 27]).as_bytes()),
+    ];
+    let expected =
+        [(10, 0), (20, 1), (25, 0), (26, 0), (27, 0), (30, 1), (40, 0), (50, 0), (60, 1)];
+    assert_eq!(merge(&files), expected);
+    // Without times one file comes behind the other.
+    let files = [scratch.file("a", b"5 1 0\n6 1 0\n"), scratch.file("b", b"1 1 0\n2 1 0\n")];
+    assert_eq!(merge(&files), [(5, 0), (6, 0), (1, 0), (2, 0)]);
+    let nothing = [scratch.file("c", b""), scratch.file("d", b"")];
+    let error = MergedReader::open(&nothing, &Options::default()).err().expect("nothing there");
+    assert!(matches!(error, TraceError::Unrecognised { .. }), "{error}");
 }

@@ -15,6 +15,7 @@ const LINE_INTERVAL: Duration = Duration::from_secs(2);
 pub(crate) enum Unit {
     Bytes,
     Segments,
+    Seconds,
 }
 
 /// One piece of long work.
@@ -34,6 +35,7 @@ impl Progress {
             let counts = match unit {
                 Unit::Bytes => "{binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec}",
                 Unit::Segments => "{pos}/{len} segments",
+                Unit::Seconds => "{pos}/{len} s",
             };
             let template = format!("{{msg}} [{{bar:30}}] {counts} eta {{eta}}");
             let style = ProgressStyle::with_template(&template).expect("a valid template");
@@ -78,6 +80,7 @@ impl Progress {
                 format!("{} of {}{left}", size::text(done), size::text(self.total))
             }
             Unit::Segments => format!("{done} of {} segments{left}", self.total),
+            Unit::Seconds => format!("{done} of {} s", self.total),
         }
     }
 

@@ -172,9 +172,9 @@ struct Run {
 
 /// Part of a request in one block.
 #[derive(Clone, Copy)]
-struct Piece {
-    key: BlockKey,
-    bytes: u32,
+pub(crate) struct Piece {
+    pub(crate) key: BlockKey,
+    pub(crate) bytes: u32,
     /// Whether no other piece of the request follows.
     is_last: bool,
 }
@@ -293,7 +293,10 @@ impl Replay {
 }
 
 /// The blocks of a request.
-fn pieces(request: &Request, block_bytes: u32) -> impl Iterator<Item = Piece> + Clone {
+pub(crate) fn pieces(
+    request: &Request,
+    block_bytes: u32,
+) -> impl Iterator<Item = Piece> + Clone + use<> {
     let (start, end) = (request.offset_bytes, request.offset_bytes + request.length_bytes);
     let (volume, size) = (request.device, u64::from(block_bytes));
     (start / size..end.div_ceil(size)).map(move |block| {

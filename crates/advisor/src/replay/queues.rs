@@ -4,9 +4,12 @@
 //! left out. It shows what a policy is worth, and is what published miss ratios are measured on.
 
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasherDefault;
 
 use forebay_engine::policy::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
 use forebay_engine::units::CacheBlock;
+
+use crate::curve::BlockHasher;
 
 /// Entries of a queue beyond twice the blocks of the cache after which it is tidied: a block that
 /// is appended again leaves its old entry behind.
@@ -32,7 +35,7 @@ struct Line {
 pub struct Queues {
     policy: Box<dyn Policy>,
     capacity_blocks: u32,
-    index: HashMap<BlockKey, u32>,
+    index: HashMap<BlockKey, u32, BuildHasherDefault<BlockHasher>>,
     slots: Vec<Slot>,
     free: Vec<u32>,
     small: Line,
@@ -46,7 +49,7 @@ impl Queues {
         Queues {
             policy,
             capacity_blocks,
-            index: HashMap::new(),
+            index: HashMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
             small: Line::default(),

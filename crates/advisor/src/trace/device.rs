@@ -26,6 +26,11 @@ impl Devices {
         self.numbers.insert(name.to_owned(), number);
         Ok(number)
     }
+
+    /// The name of a device; none if the format has no names.
+    pub(crate) fn name(&self, number: u32) -> Option<&str> {
+        self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| name.as_str())
+    }
 }
 
 #[cfg(test)]

@@ -15,12 +15,14 @@
 mod device;
 mod error;
 mod format;
+mod merged;
 mod reader;
 mod recognise;
 mod source;
 
 pub use error::{BrokenLine, BrokenLines, LineError, TraceError};
 pub use format::Format;
+pub use merged::MergedReader;
 pub use reader::{Options, TraceReader};
 
 /// Most bytes of one request; what is longer is taken for a broken line.

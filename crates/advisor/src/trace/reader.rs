@@ -76,6 +76,11 @@ impl TraceReader {
         })
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The format it is read as.
     pub fn format(&self) -> Format {
         self.format
@@ -94,6 +99,11 @@ impl TraceReader {
     /// Lines that were left out so far.
     pub fn broken(&self) -> &BrokenLines {
         &self.broken
+    }
+
+    /// The name of a device that a request was for; none if the format has no names.
+    pub(super) fn device_name(&self, number: u32) -> Option<&str> {
+        self.devices.name(number)
     }
 
     /// The next line or record; `None` at the end.

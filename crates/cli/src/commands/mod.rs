@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+mod advise;
 mod attach;
 mod check;
 mod detach;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Check(arguments) => check::run(&arguments),
         Command::Wipe(arguments) => wipe::run(&arguments).map(done),
         Command::Replay(arguments) => replay::run(&arguments).map(done),
+        Command::Advise(arguments) => advise::run(&arguments).map(done),
         Command::Demo(arguments) => crate::demo::run(&arguments),
     }
 }

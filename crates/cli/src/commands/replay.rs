@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use forebay_advisor::replay::{Case, Options, Replay, Summary, Tally};
-use forebay_advisor::trace::{self, TraceReader};
+use forebay_advisor::trace::{self, BrokenLines, TraceReader};
 use forebay_engine::options::VolumeSettings;
 use serde::Serialize;
 
@@ -93,7 +93,7 @@ fn replay<'a>(
         }
     }
     progress.finish();
-    report_broken(name, &reader);
+    report_broken(name, reader.broken());
     let (summary, tallies) = replay.finish();
     let rows = cases.iter().zip(tallies);
     Ok(rows.map(|(case, tally)| row(name, &reader, case, (&summary, &tally), arguments)).collect())
@@ -133,8 +133,8 @@ fn row<'a>(
     }
 }
 
-fn report_broken(name: &str, reader: &TraceReader) {
-    let broken = reader.broken();
+/// Tells of the lines of a trace that were left out.
+pub(super) fn report_broken(name: &str, broken: &BrokenLines) {
     for line in &broken.first {
         eprintln!("{name}: line {} {}; left out", line.line, line.error);
     }

@@ -3,6 +3,7 @@
 //! Each test has a directory of its own for files, sockets and state; nothing depends on fixed
 //! ports or on other tests. The NBD client is the demo's own.
 
+mod advise;
 #[path = "../../src/demo/client.rs"]
 mod client;
 mod comeback;

@@ -134,6 +134,12 @@ impl Scratch {
         self.run_with(arguments, |_| {})
     }
 
+    /// Runs a command that finds no other program.
+    pub(crate) fn run_alone(&self, arguments: &[&str]) -> Ended {
+        let mut command = self.command();
+        run_to_end(command.env("PATH", self.path("no-programs")).args(arguments), |_| {})
+    }
+
     fn run_with(&self, arguments: &[&str], meanwhile: impl FnOnce(&Child)) -> Ended {
         run_to_end(self.command().args(arguments), meanwhile)
     }

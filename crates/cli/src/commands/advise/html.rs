@@ -1,0 +1,273 @@
+//! The report as a page: one file with everything in it.
+//!
+//! The page is made of `report.html`, `report.css` and `report.js` beside this file. What the
+//! advisor found is in it as JSON, from which the script draws; text and table are there without
+//! it, too. Names of files are the only thing in it that somebody else chose: they are escaped.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use forebay_advisor::advice::{Recommendation, Report, Verdict};
+
+use super::text::{percent, wear_text};
+use super::{Document, Source};
+use crate::exit::Failure;
+use crate::size;
+
+const TEMPLATE: &str = include_str!("report.html");
+const STYLE: &str = include_str!("report.css");
+const SCRIPT: &str = include_str!("report.js");
+
+/// Where the page goes. The file takes its place only when it is whole.
+pub(super) struct Page {
+    path: PathBuf,
+}
+
+impl Page {
+    /// Finds out whether a page can be written here; nothing of that stays.
+    pub(super) fn create(path: &Path) -> Result<Page, Failure> {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(Failure::usage(format!(
+                "{} is no file; --html names one to write the report to",
+                path.display()
+            )));
+        }
+        let page = Page { path: path.to_owned() };
+        page.temporary()?.close().map_err(|error| failed(path, &error))?;
+        Ok(page)
+    }
+
+    /// Writes the page.
+    pub(super) fn write(self, document: &Document) -> Result<(), Failure> {
+        let page = page(document)?;
+        let mut file = self.temporary()?;
+        let written = file.write_all(page.as_bytes()).and_then(|()| file.flush());
+        written.map_err(|error| failed(&self.path, &error))?;
+        file.persist(&self.path).map_err(|error| failed(&self.path, &error.error))?;
+        Ok(())
+    }
+
+    /// A file beside the page, with the rights that a new file gets.
+    fn temporary(&self) -> Result<tempfile::NamedTempFile, Failure> {
+        let directory = match self.path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
+            _ => Path::new("."),
+        };
+        tempfile::Builder::new()
+            .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666))
+            .tempfile_in(directory)
+            .map_err(|error| failed(&self.path, &error))
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("cannot write the report to {}: {error}", path.display()))
+        .or("--html names a file in a folder that may be written")
+}
+
+/// The whole page.
+fn page(document: &Document) -> Result<String, Failure> {
+    let json = serde_json::to_string(document)
+        .map_err(|error| Failure::failed(format!("cannot form JSON: {error}")))?;
+    let report = &document.report;
+    let advice = &report.recommendation;
+    let parts = [
+        ("{{style}}", STYLE.to_owned()),
+        ("{{script}}", SCRIPT.to_owned()),
+        ("{{data}}", script_safe(&json)),
+        ("{{sources}}", sources(&document.traces)),
+        ("{{title}}", title(&document.traces)),
+        ("{{verdict}}", verdict_class(advice.verdict).to_owned()),
+        ("{{headline}}", prose(&advice.headline)),
+        ("{{advice}}", advice_text(advice)),
+        ("{{table}}", table(report)),
+        ("{{figures}}", figures(report)),
+        ("{{version}}", env!("CARGO_PKG_VERSION").to_owned()),
+    ];
+    Ok(filled(TEMPLATE, &parts))
+}
+
+/// Puts the parts in their places. What a part holds is not looked at again.
+fn filled(template: &str, parts: &[(&str, String)]) -> String {
+    let mut page = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find("{{") {
+        page.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let part = parts.iter().find(|(place, _)| rest.starts_with(place));
+        let (place, text) = part.expect("the template has known places only");
+        page.push_str(text);
+        rest = &rest[place.len()..];
+    }
+    page.push_str(rest);
+    page
+}
+
+/// Text as it may stand in an element or a quoted attribute.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+/// A paragraph's text, in which no line ends between a number and its unit.
+fn prose(text: &str) -> String {
+    let units = ["%", "B", "KiB", "MiB", "GiB", "TiB", "s", "min", "h"];
+    let mut prose = String::new();
+    for word in text.split(' ') {
+        let is_unit = units.contains(&word.trim_end_matches(['.', ',', ':', ';', ')']));
+        let has_number = prose.ends_with(|character: char| character.is_ascii_digit());
+        let space = if is_unit && has_number { "&nbsp;" } else { " " };
+        if !prose.is_empty() {
+            prose.push_str(space);
+        }
+        prose.push_str(&escaped(word));
+    }
+    prose
+}
+
+/// JSON as it may stand in a `script` element: nothing in it can end the element or begin a
+/// comment.
+fn script_safe(json: &str) -> String {
+    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn title(traces: &[Source]) -> String {
+    let name = |path: &str| {
+        let name = Path::new(path).file_name();
+        name.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+    };
+    match traces {
+        [trace] => escaped(&name(&trace.path)),
+        [trace, rest @ ..] => escaped(&format!("{} and {} more", name(&trace.path), rest.len())),
+        [] => String::new(),
+    }
+}
+
+fn sources(traces: &[Source]) -> String {
+    let source = |trace: &Source| {
+        let broken = match trace.broken_line_count {
+            0 => String::new(),
+            count => format!(", {count} broken lines left out"),
+        };
+        format!("<li><code>{}</code> ({}{broken})</li>", escaped(&trace.path), trace.format)
+    };
+    traces.iter().map(source).collect()
+}
+
+fn verdict_class(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::WorthIt => "yes",
+        Verdict::Marginal => "little",
+        Verdict::NotWorthIt => "no",
+    }
+}
+
+fn advice_text(advice: &Recommendation) -> String {
+    let mut html = format!(
+        "<dt>Size</dt><dd>{}</dd><dt>Mode</dt><dd>{}</dd>",
+        prose(&advice.size_reason),
+        prose(&advice.mode_reason)
+    );
+    if !advice.remarks.is_empty() {
+        let remarks = advice.remarks.iter().map(|text| format!("<p>{}</p>", prose(text)));
+        html.push_str(&format!("<dt>Also</dt><dd>{}</dd>", remarks.collect::<String>()));
+    }
+    let doubts = advice.doubts.iter().map(|doubt| format!("<p>{}</p>", prose(&doubt.text)));
+    html.push_str(&format!(
+        "<dt>Confidence</dt><dd><p class=\"confidence {0}\">{0}</p>{1}</dd>",
+        advice.confidence.name(),
+        doubts.collect::<String>()
+    ));
+    html
+}
+
+fn table(report: &Report) -> String {
+    let choice = report.recommendation.choice;
+    let row = |(index, size): (usize, &forebay_advisor::advice::SizeOutcome)| {
+        let class = if index == choice.size_index { " class=\"chosen\"" } else { "" };
+        let wear = size.mode(choice.mode).drive_writes_per_day;
+        format!(
+            "<tr{class} data-index=\"{index}\"><th scope=\"row\">{}</th><td>{}</td><td>{}</td>\
+             <td>{}</td><td>{:.2}</td><td>{:.2}</td><td>{:.2}</td><td>{}</td><td>{}</td></tr>",
+            size::text(size.cache_bytes),
+            percent(size.hit_ratio),
+            percent(size.read_hit_ratio),
+            percent(size.lru_hit_ratio),
+            size.writeback.speedup,
+            size.writethrough.speedup,
+            size.writeonly.speedup,
+            size::text(size.mode(choice.mode).cache_written_bytes),
+            wear.map_or_else(|| "–".to_owned(), wear_text),
+        )
+    };
+    report.sizes.iter().enumerate().map(row).collect()
+}
+
+fn figures(report: &Report) -> String {
+    let figures = &report.figures;
+    let rows = [
+        ("SSD, small random read", figures.ssd_read_us, "µs"),
+        ("SSD, small write", figures.ssd_write_us, "µs"),
+        ("SSD, long transfers", figures.ssd_mb_s, "MB/s"),
+        ("Origin, small random read", figures.origin_read_us, "µs"),
+        ("Origin, small random write", figures.origin_write_us, "µs"),
+        ("Origin, small request in a stream", figures.origin_stream_us, "µs"),
+        ("Origin, long transfers", figures.origin_mb_s, "MB/s"),
+    ];
+    let row = |(name, value, unit)| {
+        format!("<tr><th scope=\"row\">{name}</th><td>{value} {unit}</td></tr>")
+    };
+    rows.map(row).concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_become_markup() {
+        let name = "</script><img src=x onerror='a(\"b\")'>&amp;";
+        let html = escaped(name);
+        assert!(!html.contains(['<', '>', '"', '\'']), "{html}");
+        let json = script_safe(&serde_json::to_string(name).expect("text"));
+        assert!(!json.contains(['<', '>', '&']), "{json}");
+        assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
+        let source = Source { path: name.to_owned(), format: "arc", broken_line_count: 0 };
+        assert!(!sources(std::slice::from_ref(&source)).contains("<img"));
+        assert!(!title(&[source]).contains("<img"));
+    }
+
+    #[test]
+    fn a_unit_stays_with_its_number() {
+        assert_eq!(
+            prose("takes 5 % of 3 GiB, not <all> %"),
+            "takes 5&nbsp;% of 3&nbsp;GiB, not &lt;all&gt; %"
+        );
+    }
+
+    #[test]
+    fn parts_are_put_in_their_places_once() {
+        let parts = [("{{a}}", "{{b}}".to_owned()), ("{{b}}", "x".to_owned())];
+        assert_eq!(filled("<{{a}}|{{b}}>", &parts), "<{{b}}|x>");
+    }
+
+    #[test]
+    fn the_page_loads_nothing_from_elsewhere() {
+        for text in [TEMPLATE, STYLE, SCRIPT] {
+            for word in ["src=", "href=\"http", "url(", "@import", "fetch(", "XMLHttpRequest"] {
+                assert!(!text.contains(word), "{word}");
+            }
+        }
+    }
+}

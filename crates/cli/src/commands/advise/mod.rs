@@ -1,0 +1,126 @@
+//! `forebay advise`: what a recorded workload says about a cache.
+
+mod html;
+mod record;
+mod text;
+
+use std::path::PathBuf;
+
+use forebay_advisor::advice::{Advisor, Options, Report};
+use forebay_advisor::replay;
+use forebay_advisor::trace::{self, MergedReader};
+use forebay_engine::options::VolumeSettings;
+use serde::Serialize;
+
+use super::replay::report_broken;
+use crate::args::AdviseArguments;
+use crate::exit::Failure;
+use crate::progress::{Progress, Unit};
+use crate::{output, size};
+
+/// Requests between two looks at the progress.
+const REQUESTS_PER_PROGRESS: u64 = 16_384;
+
+/// A file that was read.
+#[derive(Clone, Serialize)]
+struct Source {
+    path: String,
+    format: &'static str,
+    broken_line_count: u64,
+}
+
+/// What is printed as JSON, and drawn in the report.
+#[derive(Serialize)]
+struct Document {
+    traces: Vec<Source>,
+    #[serde(flatten)]
+    report: Report,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
+    let options = options(arguments)?;
+    // Before the work: a file that cannot be written is known at once.
+    let page = arguments.html.as_deref().map(html::Page::create).transpose()?;
+    let document = match arguments.record {
+        Some(seconds) => {
+            let [device] = &arguments.traces[..] else {
+                return Err(Failure::usage("--record takes one device"));
+            };
+            let recording = record::record(device, seconds, arguments.keep.as_deref())?;
+            advise(recording.files(), &options, arguments)?
+        }
+        None => advise(&arguments.traces, &options, arguments)?,
+    };
+    if let Some(page) = page {
+        page.write(&document)?;
+    }
+    if arguments.json {
+        output::print_json(&document)
+    } else {
+        output::print(&text::text(&document, arguments.html.as_deref()))
+    }
+}
+
+fn options(arguments: &AdviseArguments) -> Result<Options, Failure> {
+    let mut cache_blocks = Vec::new();
+    for bytes in &arguments.cache_size {
+        let blocks = u32::try_from(bytes / u64::from(arguments.block_size));
+        cache_blocks.push(blocks.ok().filter(|blocks| *blocks > 0).ok_or_else(|| {
+            let (cache, block) = (size::text(*bytes), size::text(arguments.block_size.into()));
+            Failure::usage(format!(
+                "a cache of {cache} has no blocks of {block}, or more than 2^32 of them; \
+                 --block-size chooses another size of blocks"
+            ))
+        })?);
+    }
+    cache_blocks.sort_unstable();
+    cache_blocks.dedup();
+    let default_cutoff = VolumeSettings::default().sequential_cutoff_bytes;
+    let cutoff = if arguments.no_sequential { 0 } else { default_cutoff };
+    let replay =
+        replay::Options { block_bytes: arguments.block_size, sequential_cutoff_bytes: cutoff };
+    Ok(Options { replay, figures: arguments.figures.figures(), cache_blocks })
+}
+
+fn advise(
+    paths: &[PathBuf],
+    options: &Options,
+    arguments: &AdviseArguments,
+) -> Result<Document, Failure> {
+    refuse_devices(paths)?;
+    let reading = trace::Options { format: arguments.format, object_bytes: arguments.block_size };
+    let mut reader = MergedReader::open(paths, &reading)?;
+    let label = match paths {
+        [path] => path.display().to_string(),
+        _ => format!("{} files", paths.len()),
+    };
+    let mut progress = Progress::start(&label, Unit::Bytes, reader.file_bytes());
+    let mut advisor = Advisor::new(options);
+    let mut count = 0u64;
+    while let Some(request) = reader.next() {
+        advisor.request(&request?);
+        count += 1;
+        if count.is_multiple_of(REQUESTS_PER_PROGRESS) {
+            progress.set(reader.read_bytes());
+        }
+    }
+    progress.finish();
+    let source = |reader: &trace::TraceReader| {
+        let path = reader.path().display().to_string();
+        report_broken(&path, reader.broken());
+        let broken_line_count = reader.broken().count;
+        Source { path, format: reader.format().name(), broken_line_count }
+    };
+    let traces = reader.readers().map(source).collect();
+    Ok(Document { traces, report: advisor.finish() })
+}
+
+/// A device is no trace; reading it as one would say so only after a while, or never.
+fn refuse_devices(paths: &[PathBuf]) -> Result<(), Failure> {
+    let device = paths.iter().find(|path| record::is_block_device(path));
+    let Some(path) = device.map(|path| path.display()) else { return Ok(()) };
+    Err(Failure::usage(format!(
+        "{path} is a block device and no trace; record its requests with --record 60s"
+    )))
+}
