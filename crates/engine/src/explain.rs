@@ -95,13 +95,12 @@ impl Engine {
         explanation.version = Some(copy.version);
         let (segment, block) = self.log.segments.locate(position);
         let of_segment = self.log.segments.get(segment);
-        let recovered_at = self.started_at.after_ms(self.recovery_ms + 1);
         explanation.place = Some(CopyPlace {
             segment,
             block,
             sequence_max: of_segment.last_sequence,
             age_ms_max: milliseconds(now, of_segment.opened_at),
-            is_recovered: self.recovered_records > 0 && of_segment.opened_at < recovered_at,
+            is_recovered: of_segment.is_found,
         });
         explanation.is_kept = if explanation.is_dirty {
             Some(true)

@@ -91,6 +91,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             FailedFlushForgotten,
             LostWritesNotSought,
             PromotionOfUnflushed,
+            UnpromotedLeavesCopy,
             FlushEndsNoEpoch,
             FuaEndsNoEpoch,
         ],
