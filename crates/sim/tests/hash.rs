@@ -15,7 +15,7 @@ const RUNS: [&[&str]; 5] = [
     &["--seed", "1"],
     &["--seed", "0x419"],
     &["--seed", "1000001", "--long"],
-    &["--seed", "3", "--cut-power-at-io", "40"],
+    &["--seed", "3", "--cut-power-at-io", "30"],
     &["--seed", "4", "--fail-cache-io", "25"],
 ];
 /// Seeds that are compared by one hash over all.

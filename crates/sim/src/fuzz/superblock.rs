@@ -58,10 +58,6 @@ pub(super) const TARGET: Target = Target {
         "bytes behind the origin path",
         "bytes of a free slot",
         "budget of writes",
-        "sequential policy",
-        "promotion on read flag",
-        "promotion on write flag",
-        "misses before promotion",
     ],
     case,
 };

@@ -346,3 +346,60 @@ fn mode_from_byte(place: Place, byte: u8) -> Result<CacheMode, Corrupt> {
         found => Err(Corrupt { place, field: "cache mode", expected: 5, found: found.into() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn volume(settings: VolumeSettings) -> Volume {
+        Volume {
+            id: VolumeId(1),
+            generation: Generation(1),
+            name: "home".to_string(),
+            origin_path: "/dev/sdb".to_string(),
+            size_bytes: 4096,
+            logical_block_bytes: 512,
+            mode: CacheMode::Writeback,
+            writeback_order: WritebackOrder::Coalescing,
+            settings,
+            fingerprint: None,
+        }
+    }
+
+    #[test]
+    fn settings_of_admission_are_zero_by_default_as_in_older_tables() {
+        let slot = encode_slot(&volume(VolumeSettings::default()));
+        assert_eq!(slot.as_bytes()[467..], [0; 45]);
+    }
+
+    #[test]
+    fn settings_of_admission_come_back_and_others_are_refused() {
+        let settings = VolumeSettings {
+            sequential_policy: SequentialPolicy::Never,
+            promote_on_read: false,
+            promote_on_write: false,
+            promotion_nhit: PROMOTION_NHIT_MAX,
+            ..VolumeSettings::default()
+        };
+        let slot = encode_slot(&volume(settings));
+        let bytes = slot.as_bytes();
+        assert_eq!(bytes[467..471], [2, 1, 1, 14]);
+        let decoded = decode_slot(0, bytes, 2).expect("as encoded").expect("in use");
+        assert_eq!(decoded.settings, settings);
+        let fields = [
+            "sequential policy",
+            "promotion on read flag",
+            "promotion on write flag",
+            "misses before promotion",
+        ];
+        for (at, field) in (467..).zip(fields) {
+            let mut bytes = bytes.to_vec();
+            bytes[at] += 1;
+            assert_eq!(decode_slot(0, &bytes, 2).expect_err("out of range").field, field);
+        }
+    }
+}
