@@ -1,8 +1,8 @@
 //! A budget of bytes a day, as a token bucket.
 //!
 //! Tokens come evenly, and the bucket holds an hour's worth, so that a burst is admitted and the
-//! rest of a day is not waited for. What is appended although the bucket is empty puts it into debt,
-//! of an hour's worth at most, so that the mean stays near what was asked for.
+//! rest of a day is not waited for. What is appended although the bucket is empty puts it into
+//! debt, of an hour's worth at most, so that the mean stays near what was asked for.
 
 use crate::units::Time;
 

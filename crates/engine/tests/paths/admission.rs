@@ -70,7 +70,7 @@ fn beyond_the_budget_only_what_was_missed_before_is_promoted() {
 fn the_budget_comes_back_with_time() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.segments = 64;
-    setup.cache_write_budget = 24 * 4 << 20;
+    setup.cache_write_budget = (24 * 4) << 20;
     let mut world = setup.start();
     for part in 0..BUCKET_BLOCKS / 64 {
         read(&mut world, part * 64, 64);
