@@ -57,6 +57,7 @@ pub(crate) enum Command {
     Attach(AttachArguments),
     Serve(ServeArguments),
     Status(StatusArguments),
+    Explain(ExplainArguments),
     Set(SetArguments),
     Drain(DrainArguments),
     Detach(DetachArguments),
@@ -261,6 +262,10 @@ pub(crate) struct StatusArguments {
 Keys of a volume:
   cache_mode          writeback, writethrough, writearound, writeonly, passthrough
   sequential_cutoff   SIZE; longer read streams are not promoted; 0 = off
+  sequential_policy   full, always or never; full: only once the cache is full
+  promote_on_read     on or off; whether what reads miss is copied to the cache
+  promote_on_write    on or off; off: writethrough writes only what is cached to the cache, too
+  promotion_nhit      1 to 15; a block is copied to the cache at this miss of it
   read_ahead          SIZE up to 1M; a small miss on a slow origin may fetch so much; 0 = off
   writeback_order     coalescing or ordered; writes all dirty data back first
   writeback_percent   0 to 100; share of the cache that may be dirty before writeback starts
@@ -275,6 +280,8 @@ Keys of a volume:
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index
   discard             on or off; TRIM of freed segments
+  cache_write_budget  SIZE a day for promotions and writethrough; beyond it only what was missed
+                      before is cached; 0 = no bound
   dirty_soft_percent  1 to 94; share of the log with dirty data from which on writers are slowed
   dirty_hard_percent  2 to 95; share that dirty data should not exceed; more than the soft one
 
@@ -347,6 +354,25 @@ pub(crate) struct DetachArguments {
 pub(crate) struct InvalidateArguments {
     /// Volume
     pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Tell why a block of a volume is in the cache or not. A daemon must serve the volume.
+///
+/// Shows what the cache has of the block, where, whether it will be kept, and what was decided when
+/// its 64 KiB were last missed or written. Only the newest few thousand decisions are known.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  forebay explain home 0\n  forebay explain home 512M --json")]
+pub(crate) struct ExplainArguments {
+    /// Volume
+    pub(crate) name: String,
+    /// SIZE from the start of the volume; any byte of the block
+    #[arg(value_name = "OFFSET", value_parser = size::parse)]
+    pub(crate) offset: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }

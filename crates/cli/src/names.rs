@@ -3,7 +3,7 @@
 use forebay_advisor::replay::PolicyName;
 use forebay_advisor::trace::Format;
 use forebay_engine::io::IoError;
-use forebay_engine::options::{CacheMode, WritebackOrder};
+use forebay_engine::options::{CacheMode, SequentialPolicy, WritebackOrder};
 use forebay_engine::status::{CacheHealth, OriginState, VolumeState};
 
 const MODES: [(CacheMode, &str); 5] = [
@@ -41,6 +41,25 @@ pub(crate) fn parse_order(name: &str) -> Result<WritebackOrder, String> {
         "coalescing" => Ok(WritebackOrder::Coalescing),
         "ordered" => Ok(WritebackOrder::Ordered),
         _ => Err(format!("`{name}` is no order of writeback: choose coalescing or ordered")),
+    }
+}
+
+/// Name of when long streams are left out.
+pub(crate) fn sequential_policy_name(policy: SequentialPolicy) -> &'static str {
+    match policy {
+        SequentialPolicy::Full => "full",
+        SequentialPolicy::Always => "always",
+        SequentialPolicy::Never => "never",
+    }
+}
+
+/// When long streams are left out, by name.
+pub(crate) fn parse_sequential_policy(name: &str) -> Result<SequentialPolicy, String> {
+    match name {
+        "full" => Ok(SequentialPolicy::Full),
+        "always" => Ok(SequentialPolicy::Always),
+        "never" => Ok(SequentialPolicy::Never),
+        _ => Err(format!("`{name}` is no sequential policy: choose full, always or never")),
     }
 }
 

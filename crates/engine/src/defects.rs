@@ -109,6 +109,8 @@ defects! {
         "a write around the log does not wait until the invalidation is durable";
     AroundDirtyCopy, "rule 4",
         "a write goes around a dirty copy";
+    UnpromotedLeavesCopy, "rule 4",
+        "a write through that is not promoted leaves older copies where they are";
     PromotionOfUnflushed, "rule 4",
         "what was written around the log is promoted before an origin flush";
     AroundFlushUnderWayCounts, "rule 4",

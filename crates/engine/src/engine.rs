@@ -11,6 +11,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use crate::admission::Admission;
 use crate::background::checkpoint::CheckpointJob;
 use crate::background::idle_mark::IdleMark;
 use crate::background::reclaim::ReclaimJob;
@@ -150,6 +151,7 @@ pub struct Engine {
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) log: Log,
     pub(crate) policy: Box<dyn Policy + Send>,
+    pub(crate) admission: Admission,
     /// Which blocks of the cache device were fetched ahead and not read since.
     pub(crate) ahead: BlockBits,
     pub(crate) operations: Slab<Operation>,
@@ -220,6 +222,7 @@ impl Engine {
             volumes: Vec::new(),
             log,
             policy: Box::new(Lru::new(cache_blocks)),
+            admission: Admission::default(),
             ahead: BlockBits::new(cache_blocks),
             operations: Slab::default(),
             read_parts: Slab::default(),

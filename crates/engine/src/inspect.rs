@@ -121,7 +121,8 @@ impl Engine {
             .sum();
         let blanks = self.log.blanks.len() * 96;
         let policy = self.policy.memory_bytes() + self.ahead.memory_bytes();
-        (index + blanks + policy + self.log.segments.memory_bytes()) as u64
+        let admission = self.admission.memory_bytes();
+        (index + blanks + policy + admission + self.log.segments.memory_bytes()) as u64
     }
 
     /// Whether nothing more may be promoted. Without a bound the memory is not counted.
@@ -150,7 +151,8 @@ impl Engine {
     /// Memory that the set needs with nothing cached.
     fn memory_floor_bytes(&self) -> u64 {
         let open = STREAMS.len() * self.log.segments.bytes_per_segment();
-        let fixed = self.policy.memory_bytes() + self.ahead.memory_bytes();
+        let bits = self.policy.memory_bytes() + self.ahead.memory_bytes();
+        let fixed = bits + self.admission.memory_bytes();
         (fixed + open + self.log.segments.table_bytes()) as u64
     }
 

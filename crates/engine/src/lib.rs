@@ -16,6 +16,7 @@
 
 extern crate alloc;
 
+mod admission;
 mod audit;
 mod background;
 mod block_bits;
@@ -25,6 +26,7 @@ mod engine;
 mod epochs;
 pub mod error;
 pub mod event;
+pub mod explain;
 mod failure;
 mod fingerprint;
 mod flush_group;

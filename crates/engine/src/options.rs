@@ -85,9 +85,20 @@ pub struct SetSettings {
     /// Share that dirty data should not exceed, in percent; more than the soft one. It leaves room
     /// for clean data.
     pub dirty_hard_percent: u8,
+    /// Bytes a day that are written to the cache device for what need not be there: promotions, and
+    /// writes in writethrough. Beyond them only what was seen before is cached. Zero is no bound;
+    /// at most [`CACHE_WRITE_BUDGET_MAX`].
+    pub cache_write_budget_bytes_per_day: u64,
 }
 
 impl SetSettings {
+    /// Whether every value is within its range.
+    #[must_use]
+    pub fn are_valid(&self) -> bool {
+        SetSettings::are_marks(self.dirty_soft_percent, self.dirty_hard_percent)
+            && self.cache_write_budget_bytes_per_day <= CACHE_WRITE_BUDGET_MAX
+    }
+
     /// Whether a soft and a hard mark can be kept.
     #[must_use]
     pub fn are_marks(soft_percent: u8, hard_percent: u8) -> bool {
@@ -97,6 +108,8 @@ impl SetSettings {
 
 /// Largest hard mark: what is behind it is for clean data and for reclaim.
 pub const DIRTY_HARD_PERCENT_MAX: u8 = 95;
+/// Largest `cache_write_budget_bytes_per_day`: 1 PiB, 13 GB a second.
+pub const CACHE_WRITE_BUDGET_MAX: u64 = 1 << 50;
 
 impl Default for SetSettings {
     /// A writer that never pauses comes to rest half way between the marks, and what is left from
@@ -108,6 +121,7 @@ impl Default for SetSettings {
             discard_freed_segments: true,
             dirty_soft_percent: 40,
             dirty_hard_percent: 90,
+            cache_write_budget_bytes_per_day: 0,
         }
     }
 }
@@ -123,11 +137,33 @@ pub enum WritebackOrder {
     Ordered,
 }
 
+/// When `sequential_cutoff_bytes` is heeded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SequentialPolicy {
+    /// Once the cache is full: a stream costs nothing while nothing has to go for it.
+    #[default]
+    Full,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
 /// Settings of a volume that may change at run time; durable in the volume table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeSettings {
-    /// A read stream longer than this is not promoted. Zero switches the rule off.
+    /// A read stream longer than this is not promoted, when `sequential_policy` says so. Zero
+    /// switches the rule off.
     pub sequential_cutoff_bytes: u64,
+    /// When that holds.
+    pub sequential_policy: SequentialPolicy,
+    /// Whether what reads miss is copied to the cache.
+    pub promote_on_read: bool,
+    /// Whether what is written in writethrough goes to the cache if it was not there. In writeback
+    /// and writeonly dirty data goes there in any case.
+    pub promote_on_write: bool,
+    /// At which of its misses a block is promoted: 1 to [`PROMOTION_NHIT_MAX`].
+    pub promotion_nhit: u8,
     /// Share of the cache that may be dirty before writeback starts, in percent.
     pub writeback_percent: u8,
     /// Bytes that a small miss on a slow origin may fetch in all: the aligned window around it.
@@ -158,6 +194,8 @@ pub const ORIGIN_TIMEOUT_S_MAX: u32 = 24 * 3600;
 /// (`SD_TIMEOUT`).
 pub const ORIGIN_TIMEOUT_S: u32 = 30;
 
+/// Largest `promotion_nhit`: what the memory of misses counts to.
+pub const PROMOTION_NHIT_MAX: u8 = 15;
 /// Largest `writeback_ios_max`.
 pub const WRITEBACK_IOS_MAX: u16 = 256;
 /// Longest `writeback_delay_s` and `dirty_age_max_s`: a week.
@@ -171,6 +209,7 @@ impl VolumeSettings {
     pub fn are_valid(&self) -> bool {
         let (least, most) = (self.writeback_rate_min_bytes, self.writeback_rate_max_bytes);
         self.writeback_percent <= 100
+            && (1..=PROMOTION_NHIT_MAX).contains(&self.promotion_nhit)
             && self.read_ahead_bytes <= READ_AHEAD_BYTES_MAX
             && self.read_ahead_bytes.is_multiple_of(BLOCK_BYTES as u32)
             && self.writeback_delay_s <= DIRTY_SECONDS_MAX
@@ -192,6 +231,10 @@ impl Default for VolumeSettings {
     fn default() -> Self {
         VolumeSettings {
             sequential_cutoff_bytes: 1 << 20,
+            sequential_policy: SequentialPolicy::Full,
+            promote_on_read: true,
+            promote_on_write: true,
+            promotion_nhit: 1,
             writeback_percent: 10,
             read_ahead_bytes: 64 << 10,
             writeback_delay_s: 30,

@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+pub use crate::admission::{Access, Decision, Outcome};
 use crate::io::IoError;
 use crate::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use crate::units::{OriginExtent, VolumeSlot};
@@ -29,11 +30,70 @@ pub enum BypassReason {
     CacheDegraded,
     /// The cache device failed.
     CacheFailed,
+    /// The volume promotes nothing on reads.
+    PromoteOnRead,
+    /// The volume promotes nothing on writes, and nothing of the blocks was cached.
+    PromoteOnWrite,
+    /// The blocks were not missed often enough yet.
+    PromotionNhit,
+    /// The budget of writes is used up, and the blocks were not missed before.
+    CacheWriteBudget,
+}
+
+/// Why blocks went to the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdmitReason {
+    /// No setting limits it.
+    NoLimit,
+    /// The budget of writes was not used up.
+    WithinBudget,
+    /// They were missed before, as often as it takes.
+    SeenBefore,
+    /// The client asked for them to be cached.
+    Prefetch,
+    /// They replace copies that were bad.
+    Repair,
+    /// They were written through, and were cached.
+    Cached,
+    /// They were written, and may be on the cache device only.
+    Dirty,
+}
+
+impl AdmitReason {
+    /// All reasons, in the order of [`VolumeCounters::admissions`].
+    pub const ALL: [AdmitReason; 7] = [
+        AdmitReason::NoLimit,
+        AdmitReason::WithinBudget,
+        AdmitReason::SeenBefore,
+        AdmitReason::Prefetch,
+        AdmitReason::Repair,
+        AdmitReason::Cached,
+        AdmitReason::Dirty,
+    ];
+
+    /// Stable name for metrics and JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AdmitReason::NoLimit => "no_limit",
+            AdmitReason::WithinBudget => "within_budget",
+            AdmitReason::SeenBefore => "seen_before",
+            AdmitReason::Prefetch => "prefetch",
+            AdmitReason::Repair => "repair",
+            AdmitReason::Cached => "cached",
+            AdmitReason::Dirty => "dirty",
+        }
+    }
+
+    /// Its place in [`AdmitReason::ALL`].
+    pub(crate) fn index(self) -> usize {
+        AdmitReason::ALL.iter().position(|other| *other == self).expect("ALL has all")
+    }
 }
 
 impl BypassReason {
     /// All reasons, in the order of [`VolumeCounters::bypasses`].
-    pub const ALL: [BypassReason; 10] = [
+    pub const ALL: [BypassReason; 14] = [
         BypassReason::Sequential,
         BypassReason::Mode,
         BypassReason::NoRoom,
@@ -44,6 +104,10 @@ impl BypassReason {
         BypassReason::LogFull,
         BypassReason::CacheDegraded,
         BypassReason::CacheFailed,
+        BypassReason::PromoteOnRead,
+        BypassReason::PromoteOnWrite,
+        BypassReason::PromotionNhit,
+        BypassReason::CacheWriteBudget,
     ];
 
     /// Stable name for metrics and JSON.
@@ -60,13 +124,31 @@ impl BypassReason {
             BypassReason::LogFull => "log_full",
             BypassReason::CacheDegraded => "cache_degraded",
             BypassReason::CacheFailed => "cache_failed",
+            BypassReason::PromoteOnRead => "promote_on_read",
+            BypassReason::PromoteOnWrite => "promote_on_write",
+            BypassReason::PromotionNhit => "promotion_nhit",
+            BypassReason::CacheWriteBudget => "cache_write_budget",
         }
+    }
+
+    /// Its place in [`BypassReason::ALL`].
+    pub(crate) fn index(self) -> usize {
+        BypassReason::ALL.iter().position(|other| *other == self).expect("ALL has all")
     }
 
     /// Whether a copy was wanted and could not be kept; otherwise going around was meant.
     #[must_use]
     pub fn is_reject(self) -> bool {
-        !matches!(self, BypassReason::Sequential | BypassReason::Mode | BypassReason::LogFull)
+        !matches!(
+            self,
+            BypassReason::Sequential
+                | BypassReason::Mode
+                | BypassReason::LogFull
+                | BypassReason::PromoteOnRead
+                | BypassReason::PromoteOnWrite
+                | BypassReason::PromotionNhit
+                | BypassReason::CacheWriteBudget
+        )
     }
 }
 
@@ -109,6 +191,8 @@ pub struct VolumeCounters {
     pub read_ahead_used_blocks: u64,
     /// Blocks not promoted, or written around, by reason; see [`BypassReason::ALL`].
     pub bypasses: [u64; BypassReason::ALL.len()],
+    /// Blocks promoted, or written to the log, by reason; see [`AdmitReason::ALL`].
+    pub admissions: [u64; AdmitReason::ALL.len()],
     /// Clean blocks with a bad checksum that were read from the origin instead.
     pub repaired_blocks: u64,
     /// Dirty blocks that could not be read and are errors until overwritten.

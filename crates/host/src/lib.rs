@@ -54,8 +54,8 @@ pub use device_spec::{DeviceSpec, DeviceSpecError};
 pub use listen::{ListenAddress, ListenAddressError, ListenError};
 pub use ring::RingError;
 pub use shard::handle::{
-    AdminCommand, AdminError, BlockRun, CommandDone, CommandOutcome, NotServing, ShardGone,
-    ShardHandle, Ticket,
+    AdminCommand, AdminError, BlockReport, BlockRun, CommandDone, CommandOutcome, NotServing,
+    ShardGone, ShardHandle, Ticket,
 };
 pub use shard::status::{
     ConnectionReport, DeviceReport, ExportReport, LatencyReport, MemoryReport, Percentiles,

@@ -152,6 +152,7 @@ impl World<'_> {
         if self.volumes[operation.run.volume].is_served() {
             self.clients.connections[index].in_flight += 1;
             self.issue(operation, Owner::Connection(index));
+            self.maybe_explain()?;
             self.maybe_administer();
         }
         if let Some(requests) = &mut self.life.crash_after_requests {

@@ -4,7 +4,7 @@ use forebay_engine::CACHE_TIMEOUT_MS;
 use forebay_engine::format::superblock::{Geometry, GeometryError, SEGMENT_BYTES_MIN};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{
-    CacheMode, DIRTY_SECONDS_MAX, SetSettings, VolumeSettings, WritebackOrder,
+    CacheMode, DIRTY_SECONDS_MAX, SequentialPolicy, SetSettings, VolumeSettings, WritebackOrder,
 };
 
 use crate::device::{
@@ -17,6 +17,12 @@ use crate::run::RunOptions;
 use crate::silent::{Silent, SilentFault, WriteClass};
 use crate::workload::Mixture;
 
+const SEQUENTIAL_POLICIES: [SequentialPolicy; 4] = [
+    SequentialPolicy::Full,
+    SequentialPolicy::Full,
+    SequentialPolicy::Always,
+    SequentialPolicy::Never,
+];
 /// Share of writeback volumes whose origin alone must be a crash state at any moment.
 const ORDERED_PERCENT: u64 = 30;
 /// Share of runs with a write that goes wrong silently.
@@ -557,6 +563,10 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
         writeback_idle_only: writeback.percent(20),
         dirty_age_max_s: *writeback.pick(&[0, 1, 10, 600]),
         origin_timeout_s: *writeback.pick(&[30, 30, 5, 1, 0]),
+        sequential_policy: *writeback.pick(&SEQUENTIAL_POLICIES),
+        promote_on_read: !writeback.percent(10),
+        promote_on_write: !writeback.percent(30),
+        promotion_nhit: *writeback.pick(&[1, 1, 1, 2, 15]),
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
         read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),
@@ -565,12 +575,14 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
 
 /// Settings of the set, old or new.
 pub(crate) fn set_settings(random: &mut Random) -> SetSettings {
-    let marks = *random.clone().fork().pick(&[(40, 90), (40, 90), (1, 2), (10, 50), (80, 95)]);
+    let mut beside = random.clone().fork();
+    let marks = *beside.pick(&[(40, 90), (40, 90), (1, 2), (10, 50), (80, 95)]);
     let (dirty_soft_percent, dirty_hard_percent) = marks;
     SetSettings {
         dirty_soft_percent,
         dirty_hard_percent,
-        memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, 128 * KIB, 32 * KIB, 0]),
+        cache_write_budget_bytes_per_day: *beside.pick(&[0, 0, 0, 1, 1 << 30, 1 << 50]),
+        memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, 256 * KIB, 160 * KIB, 0]),
         discard_freed_segments: random.percent(70),
     }
 }

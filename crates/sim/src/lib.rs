@@ -34,6 +34,7 @@ pub mod config;
 mod crash;
 pub mod device;
 pub mod event_hash;
+mod explaining;
 pub mod faults;
 pub mod fuzz;
 mod giving_up;

@@ -11,7 +11,7 @@ use forebay_engine::options::{CacheFacts, OriginOpening};
 use forebay_engine::payload::Payload;
 use forebay_engine::request::{Reply, Request, RequestId};
 use forebay_engine::status::{SetStatus, VolumeStatus};
-use forebay_engine::units::{Time, VolumeSlot};
+use forebay_engine::units::{OriginBlock, Time, VolumeSlot};
 
 /// What a host needs of an engine; see [`Engine`] for each method.
 #[allow(missing_docs)]
@@ -59,6 +59,10 @@ pub trait UnderTest {
     }
     /// What is kept against what it counts; see [`Engine::audit`].
     fn audit(&self) -> Result<(), String> {
+        Ok(())
+    }
+    /// Whether what is said of a block agrees with what else is known of it.
+    fn check_explanation(&self, _: Time, _: VolumeSlot, _: OriginBlock) -> Result<(), String> {
         Ok(())
     }
     /// What waits for what, for the report of a stall.
@@ -183,6 +187,15 @@ impl UnderTest for Engine {
 
     fn audit(&self) -> Result<(), String> {
         Engine::audit(self)
+    }
+
+    fn check_explanation(
+        &self,
+        now: Time,
+        volume: VolumeSlot,
+        block: OriginBlock,
+    ) -> Result<(), String> {
+        crate::explaining::check_explanation(self, now, volume, block)
     }
 
     fn describe_waiting(&self) -> String {

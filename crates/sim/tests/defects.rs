@@ -23,6 +23,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             FuaAsPlainWrite,
             InvalidationLostAtRecovery,
             NoInvalidation,
+            UnpromotedLeavesCopy,
             CleanWhenWritten,
             HomedFlushUnderWayCounts,
             ReuseBeforeCheckpoint,

@@ -112,7 +112,7 @@ impl<P: Policy> CompactQueues<P> {
             let queue = self.policy.victim_queue(&lengths);
             let slot = self.line(queue).oldest;
             assert!(slot != NONE, "the policy names a queue with blocks");
-            if self.policy.keeps(CacheBlock(slot)) {
+            if self.policy.keeps(CacheBlock(slot), queue) {
                 self.unlink(slot);
                 self.append(slot, Queue::Main);
                 continue;

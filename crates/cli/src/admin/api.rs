@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use forebay_engine::options::VolumeSettings;
 use serde::{Deserialize, Serialize};
 
+use crate::names;
+
 /// State of a daemon.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Status {
@@ -67,6 +69,8 @@ pub(crate) struct CacheSet {
     pub(crate) discard_freed_segments: bool,
     pub(crate) dirty_soft_percent: u8,
     pub(crate) dirty_hard_percent: u8,
+    /// Zero is no bound.
+    pub(crate) cache_write_budget_bytes_per_day: u64,
     pub(crate) recovery_ms: u64,
     pub(crate) recovered_record_count: u64,
     pub(crate) recovery_segments_done: u32,
@@ -130,6 +134,11 @@ pub(crate) struct Extent {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Settings {
     pub(crate) sequential_cutoff_bytes: u64,
+    /// `full`, `always` or `never`.
+    pub(crate) sequential_policy: String,
+    pub(crate) promote_on_read: bool,
+    pub(crate) promote_on_write: bool,
+    pub(crate) promotion_nhit: u8,
     pub(crate) read_ahead_bytes: u32,
     pub(crate) writeback_percent: u8,
     pub(crate) writeback_delay_s: u32,
@@ -145,6 +154,10 @@ impl From<&VolumeSettings> for Settings {
     fn from(settings: &VolumeSettings) -> Settings {
         Settings {
             sequential_cutoff_bytes: settings.sequential_cutoff_bytes,
+            sequential_policy: names::sequential_policy_name(settings.sequential_policy).to_owned(),
+            promote_on_read: settings.promote_on_read,
+            promote_on_write: settings.promote_on_write,
+            promotion_nhit: settings.promotion_nhit,
             read_ahead_bytes: settings.read_ahead_bytes,
             writeback_percent: settings.writeback_percent,
             writeback_delay_s: settings.writeback_delay_s,
@@ -229,6 +242,9 @@ pub(crate) struct VolumeCounters {
     pub(crate) read_ahead_block_count: u64,
     /// Blocks of these that were read later.
     pub(crate) read_ahead_used_block_count: u64,
+    /// Blocks that were promoted or written to the log, by reason.
+    #[serde(default)]
+    pub(crate) admitted_block_counts: BTreeMap<String, u64>,
     /// Blocks that were meant to go around the cache, by reason.
     pub(crate) bypassed_block_counts: BTreeMap<String, u64>,
     /// Blocks that should have been promoted and could not, by reason.
@@ -328,6 +344,59 @@ pub(crate) struct Detached {
     pub(crate) discarded_bytes: u64,
 }
 
+/// Asks about a block of a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ExplainRequest {
+    pub(crate) volume: String,
+    /// Any byte of the block.
+    pub(crate) offset_bytes: u64,
+}
+
+/// What is known of a block.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Explanation {
+    pub(crate) volume: String,
+    /// Of the block.
+    pub(crate) offset_bytes: u64,
+    pub(crate) is_cached: bool,
+    /// `absent`, `data`, `zeroes`, `discarded` or `poison`.
+    pub(crate) kind: String,
+    pub(crate) is_dirty: bool,
+    pub(crate) version: Option<u64>,
+    pub(crate) copy: Option<Copy>,
+    /// Whether it will be kept when its turn comes, if that is known.
+    pub(crate) is_kept: Option<bool>,
+    pub(crate) is_write_pending: bool,
+    /// `null` if there was none of late.
+    pub(crate) last_decision: Option<Decision>,
+}
+
+/// Where a copy is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Copy {
+    pub(crate) segment: u32,
+    /// Block within the segment.
+    pub(crate) block: u32,
+    /// Byte of the cache device.
+    pub(crate) cache_offset_bytes: u64,
+    /// The last record of its segment so far; its own is that or an earlier one.
+    pub(crate) sequence_max: u64,
+    /// It is at most as old, unless it was there at the start.
+    pub(crate) age_ms_max: u64,
+    pub(crate) is_recovered: bool,
+}
+
+/// The last decision about the 64 KiB around a block.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Decision {
+    /// `read` or `write`.
+    pub(crate) access: String,
+    pub(crate) is_admitted: bool,
+    /// As in the counters of blocks admitted, bypassed and rejected.
+    pub(crate) reason: String,
+    pub(crate) age_ms: u64,
+}
+
 /// Names a volume: drain, invalidate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VolumeRequest {
@@ -342,6 +411,12 @@ pub(crate) struct SetRequest {
     pub(crate) cache_mode: Option<String>,
     pub(crate) writeback_order: Option<String>,
     pub(crate) sequential_cutoff_bytes: Option<u64>,
+    /// `full`, `always` or `never`.
+    pub(crate) sequential_policy: Option<String>,
+    pub(crate) promote_on_read: Option<bool>,
+    pub(crate) promote_on_write: Option<bool>,
+    /// 1 to 15.
+    pub(crate) promotion_nhit: Option<u8>,
     /// A multiple of 4096, at most 1 MiB.
     pub(crate) read_ahead_bytes: Option<u32>,
     pub(crate) writeback_percent: Option<u8>,
@@ -361,6 +436,8 @@ pub(crate) struct SetRequest {
     /// Below the hard one.
     pub(crate) dirty_soft_percent: Option<u8>,
     pub(crate) dirty_hard_percent: Option<u8>,
+    /// Bytes a day; zero is no bound.
+    pub(crate) cache_write_budget_bytes_per_day: Option<u64>,
     /// The largest number means that there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,
     pub(crate) discard_freed_segments: Option<bool>,

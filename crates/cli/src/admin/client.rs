@@ -13,7 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::api::{
-    AttachRequest, DetachRequest, Detached, Done, ErrorReply, SetRequest, Status, VolumeRequest,
+    AttachRequest, DetachRequest, Detached, Done, ErrorReply, ExplainRequest, Explanation,
+    SetRequest, Status, VolumeRequest,
 };
 use super::socket;
 use crate::exit::{Exit, Failure};
@@ -103,6 +104,11 @@ impl AdminClient {
     /// Changes settings.
     pub(crate) async fn set(&self, request: &SetRequest) -> Result<(), Failure> {
         self.post("/v1/set", request).await
+    }
+
+    /// Asks about a block.
+    pub(crate) async fn explain(&self, request: &ExplainRequest) -> Result<Explanation, Failure> {
+        self.ask("/v1/explain", request).await
     }
 
     /// Drains a volume.

@@ -6,6 +6,7 @@
 
 pub(crate) mod api;
 pub(crate) mod client;
+mod explain;
 mod report;
 pub(crate) mod socket;
 
@@ -121,6 +122,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/reset", post(post_reset))
         .route("/v1/attach", post(post_attach))
         .route("/v1/set", post(post_set))
+        .route("/v1/explain", post(explain::post_explain))
         .route("/v1/drain", post(post_drain))
         .route("/v1/detach", post(post_detach))
         .route("/v1/invalidate", post(post_invalidate))
@@ -259,8 +261,16 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
             .or("`forebay status` lists the volumes")
     })?;
     let cutoff = request.sequential_cutoff_bytes;
+    let sequential_policy = match &request.sequential_policy {
+        Some(name) => names::parse_sequential_policy(name).map_err(Failure::usage)?,
+        None => current.settings.sequential_policy,
+    };
     let settings = VolumeSettings {
         sequential_cutoff_bytes: cutoff.unwrap_or(current.settings.sequential_cutoff_bytes),
+        sequential_policy,
+        promote_on_read: request.promote_on_read.unwrap_or(current.settings.promote_on_read),
+        promote_on_write: request.promote_on_write.unwrap_or(current.settings.promote_on_write),
+        promotion_nhit: request.promotion_nhit.unwrap_or(current.settings.promotion_nhit),
         writeback_percent: request.writeback_percent.unwrap_or(current.settings.writeback_percent),
         read_ahead_bytes: request.read_ahead_bytes.unwrap_or(current.settings.read_ahead_bytes),
         writeback_delay_s: request.writeback_delay_s.unwrap_or(current.settings.writeback_delay_s),
@@ -336,6 +346,9 @@ async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {
         discard_freed_segments: discard.unwrap_or(current.discard_freed_segments),
         dirty_soft_percent: soft,
         dirty_hard_percent: hard,
+        cache_write_budget_bytes_per_day: request
+            .cache_write_budget_bytes_per_day
+            .unwrap_or(current.cache_write_budget_bytes_per_day),
     };
     command(handle, AdminCommand::SetCacheSet { settings }).await
 }

@@ -1,7 +1,7 @@
 //! From the shard's status to the API's.
 
 use forebay_engine::status::{
-    BypassReason, CacheErrors, CacheFailure, CacheHealth, OriginStatus, VolumeStatus,
+    AdmitReason, BypassReason, CacheErrors, CacheFailure, CacheHealth, OriginStatus, VolumeStatus,
 };
 use forebay_engine::units::{BLOCK_BYTES, OriginExtent};
 use forebay_host::state_file::set_id_text;
@@ -110,6 +110,7 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         discard_freed_segments: status.settings.discard_freed_segments,
         dirty_soft_percent: status.settings.dirty_soft_percent,
         dirty_hard_percent: status.settings.dirty_hard_percent,
+        cache_write_budget_bytes_per_day: status.settings.cache_write_budget_bytes_per_day,
         recovery_ms: status.recovery_ms,
         recovered_record_count: status.recovered_records,
         recovery_segments_done: status.recovery_segments.0,
@@ -253,6 +254,11 @@ fn volume(status: &VolumeStatus) -> Volume {
             promoted_block_count: counters.promoted_blocks,
             read_ahead_block_count: counters.read_ahead_blocks,
             read_ahead_used_block_count: counters.read_ahead_used_blocks,
+            admitted_block_counts: AdmitReason::ALL
+                .iter()
+                .zip(counters.admissions)
+                .map(|(reason, count)| (reason.name().to_owned(), count))
+                .collect(),
             bypassed_block_counts: by_name(bypasses),
             rejected_block_counts: by_name(rejects),
             repaired_block_count: counters.repaired_blocks,

@@ -6,6 +6,7 @@ mod check;
 mod detach;
 mod discard_dirty;
 mod drain;
+mod explain;
 pub(crate) mod format;
 mod invalidate;
 mod online;
@@ -33,6 +34,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Attach(arguments) => attach::run(&arguments).map(done),
         Command::Serve(arguments) => serve::run(arguments).map(done),
         Command::Status(arguments) => status::run(&arguments).map(done),
+        Command::Explain(arguments) => explain::run(&arguments).map(done),
         Command::Set(arguments) => set::run(&arguments).map(done),
         Command::Drain(arguments) => drain::run(&arguments).map(done),
         Command::Detach(arguments) => detach::run(&arguments).map(done),

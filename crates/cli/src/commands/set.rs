@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use forebay_engine::options::{
-    DIRTY_HARD_PERCENT_MAX, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S_MAX, READ_AHEAD_BYTES_MAX,
-    WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX,
+    CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S_MAX,
+    PROMOTION_NHIT_MAX, READ_AHEAD_BYTES_MAX, WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX,
 };
 use forebay_engine::units::BLOCK_BYTES;
 
@@ -16,9 +16,13 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 12] = [
+const VOLUME_KEYS: [&str; 16] = [
     "cache_mode",
     "sequential_cutoff",
+    "sequential_policy",
+    "promote_on_read",
+    "promote_on_write",
+    "promotion_nhit",
     "read_ahead",
     "writeback_order",
     "writeback_percent",
@@ -30,7 +34,8 @@ const VOLUME_KEYS: [&str; 12] = [
     "dirty_age_max",
     "origin_timeout",
 ];
-const SET_KEYS: [&str; 4] = ["memory_max", "discard", "dirty_soft_percent", "dirty_hard_percent"];
+const SET_KEYS: [&str; 5] =
+    ["memory_max", "discard", "dirty_soft_percent", "dirty_hard_percent", "cache_write_budget"];
 
 /// Runs the command.
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
@@ -91,6 +96,15 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
             request.writeback_order = Some(value.to_owned());
         }
         "sequential_cutoff" => request.sequential_cutoff_bytes = Some(size::parse(value)?),
+        "sequential_policy" => {
+            names::parse_sequential_policy(value)?;
+            request.sequential_policy = Some(value.to_owned());
+        }
+        "promote_on_read" => request.promote_on_read = Some(parse_switch(value)?),
+        "promote_on_write" => request.promote_on_write = Some(parse_switch(value)?),
+        "promotion_nhit" => {
+            request.promotion_nhit = Some(parse_within(value, 1, PROMOTION_NHIT_MAX)?);
+        }
         "read_ahead" => request.read_ahead_bytes = Some(parse_read_ahead(value)?),
         "writeback_percent" => request.writeback_percent = Some(parse_within(value, 0, 100)?),
         "writeback_delay" => {
@@ -107,6 +121,10 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
         }
         "origin_timeout" => {
             request.origin_timeout_s = Some(parse_seconds(value, ORIGIN_TIMEOUT_S_MAX)?);
+        }
+        "cache_write_budget" => {
+            request.cache_write_budget_bytes_per_day =
+                Some(parse_size_up_to(value, CACHE_WRITE_BUDGET_MAX)?);
         }
         "memory_max" => {
             let bound = if value == "none" { u64::MAX } else { size::parse(value)? };
@@ -147,8 +165,12 @@ fn parse_seconds(value: &str, most: u32) -> Result<u32, String> {
 }
 
 fn parse_rate(value: &str) -> Result<u64, String> {
-    let rate = Some(size::parse(value)?).filter(|rate| *rate <= WRITEBACK_RATE_MAX);
-    rate.ok_or_else(|| format!("`{value}` is more than {}", size::text(WRITEBACK_RATE_MAX)))
+    parse_size_up_to(value, WRITEBACK_RATE_MAX)
+}
+
+fn parse_size_up_to(value: &str, most: u64) -> Result<u64, String> {
+    let bytes = Some(size::parse(value)?).filter(|bytes| *bytes <= most);
+    bytes.ok_or_else(|| format!("`{value}` is more than {}", size::text(most)))
 }
 
 fn parse_read_ahead(value: &str) -> Result<u32, String> {
@@ -193,6 +215,10 @@ mod tests {
             parsed(&["home", "writeback_rate_max=20M", "writeback_idle_only=on"]).unwrap();
         assert_eq!(request.writeback_rate_max_bytes, Some(20 << 20));
         assert_eq!(request.writeback_idle_only, Some(true));
+        let request = parsed(&["home", "promotion_nhit=2", "promote_on_write=off"]).unwrap();
+        assert_eq!((request.promotion_nhit, request.promote_on_write), (Some(2), Some(false)));
+        let request = parsed(&["cache_write_budget=20G"]).unwrap();
+        assert_eq!(request.cache_write_budget_bytes_per_day, Some(20 << 30));
         let request = parsed(&["dirty_soft_percent=30", "dirty_hard_percent=60"]).unwrap();
         assert_eq!((request.dirty_soft_percent, request.dirty_hard_percent), (Some(30), Some(60)));
         for (value, seconds) in [("30s", 30), ("0", 0), ("86400", 86400)] {
@@ -207,7 +233,13 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 21] = [
+        let bad: [&[&str]; 27] = [
+            &["home", "sequential_policy=sometimes"],
+            &["home", "promotion_nhit=0"],
+            &["home", "promotion_nhit=16"],
+            &["home", "promote_on_read=yes"],
+            &["home", "cache_write_budget=1G"],
+            &["cache_write_budget=1025T"],
             &["home", "origin_timeout=86401"],
             &["home", "origin_timeout=30m"],
             &["home", "writeback_delay=soon"],

@@ -31,6 +31,7 @@ struct Report {
     discard_freed_segments: bool,
     dirty_soft_percent: u8,
     dirty_hard_percent: u8,
+    cache_write_budget_bytes_per_day: u64,
     volumes: Vec<VolumeReport>,
     /// The newest valid checkpoint.
     checkpoint: Option<CheckpointReport>,
@@ -124,6 +125,7 @@ fn report(
         discard_freed_segments: settings.discard_freed_segments,
         dirty_soft_percent: settings.dirty_soft_percent,
         dirty_hard_percent: settings.dirty_hard_percent,
+        cache_write_budget_bytes_per_day: settings.cache_write_budget_bytes_per_day,
         volumes: volumes(superblock),
         checkpoint: newest.map(|(area, checkpoint)| checkpoint_report(area, checkpoint)),
     }

@@ -156,6 +156,7 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         size::text(volume.cached_bytes)
     )?;
     let by_reason = [
+        ("admitted", &counters.admitted_block_counts),
         ("bypassed", &counters.bypassed_block_counts),
         ("rejected", &counters.rejected_block_counts),
     ];

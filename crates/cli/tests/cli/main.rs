@@ -11,6 +11,7 @@ mod crash;
 mod damage;
 mod demo;
 mod discard_dirty;
+mod explain;
 mod format;
 mod fuse;
 mod online;

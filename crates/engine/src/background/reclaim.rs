@@ -129,6 +129,11 @@ impl Engine {
         self.log.segments.free_count() < self.low_segments()
     }
 
+    /// Free segments at which reclaim rests.
+    pub(crate) fn reclaim_target(&self) -> u32 {
+        self.low_segments() + (self.log.segments.len() / 64).max(2)
+    }
+
     /// Whether reclaim has something to do: for space, or for memory.
     fn is_reclaim_due(&self) -> bool {
         self.may_append()
@@ -197,7 +202,7 @@ impl Engine {
     }
 
     fn choose_victims(&mut self) {
-        let target = self.low_segments() + (self.log.segments.len() / 64).max(2);
+        let target = self.reclaim_target();
         let soon = self.log.segments.free_count() + self.dropped_count();
         let for_memory = self.excess_segments().saturating_sub(self.dropped_count());
         let wanted = (target.saturating_sub(soon).max(for_memory) as usize).min(VICTIMS_MAX);

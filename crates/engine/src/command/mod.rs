@@ -228,7 +228,7 @@ impl Engine {
     }
 
     fn set_cache_set(&mut self, id: CommandId, settings: SetSettings) {
-        if !SetSettings::are_marks(settings.dirty_soft_percent, settings.dirty_hard_percent) {
+        if !settings.are_valid() {
             self.end_command(id, Err(CommandError::Invalid));
             return;
         }

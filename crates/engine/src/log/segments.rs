@@ -73,6 +73,8 @@ pub(crate) struct Segment {
     pub(crate) flush_needed: FlushNumber,
     pub(crate) open_order: u64,
     pub(crate) opened_at: Time,
+    /// What is in it may be older than that: it was found at the start.
+    pub(crate) is_found: bool,
     /// A durable checkpoint no longer counts on it.
     pub(crate) is_reusable: bool,
 }
@@ -112,6 +114,7 @@ impl SegmentTable {
                 flush_needed: 0,
                 open_order: 0,
                 opened_at: Time(0),
+                is_found: false,
                 is_reusable: false,
             })
             .collect();
@@ -199,6 +202,7 @@ impl SegmentTable {
         segment.last_sequence = SequenceNumber(0);
         segment.open_order = order;
         segment.opened_at = now;
+        segment.is_found = false;
         segment.bits = Arc::new(Bits::new(blocks));
         segment.crcs = vec![Crc32c(0); blocks as usize];
         Some(id)
@@ -231,16 +235,18 @@ impl SegmentTable {
         segment.state = SegmentState::Closed;
         segment.generation = generation;
         segment.opened_at = now;
+        segment.is_found = true;
         segment.bits = Arc::new(Bits::new(blocks));
         segment.crcs = vec![Crc32c(0); blocks as usize];
     }
 
     /// What was at `from` is at `to` now: its segment counts as opened no later.
     pub(crate) fn keep_age(&mut self, from: CacheBlock, to: CacheBlock) {
-        let opened_at = self.get(self.locate(from).0).opened_at;
+        let Segment { opened_at, is_found, .. } = *self.get(self.locate(from).0);
         let target = self.locate(to).0;
         let segment = self.get_mut(target);
         segment.opened_at = segment.opened_at.min(opened_at);
+        segment.is_found |= is_found;
     }
 
     /// At recovery: makes the list of free segments what the table says.

@@ -5,6 +5,7 @@
 
 use alloc::vec::Vec;
 
+use crate::admission::Outcome;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::ride::Attempt;
@@ -18,7 +19,7 @@ use crate::payload::{BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::{RequestError, RequestKind};
 use crate::slab::Key;
-use crate::status::BypassReason;
+use crate::status::{AdmitReason, BypassReason};
 use crate::units::{BLOCK_BYTES, CacheBlock, EXTENT_BLOCKS_MAX, Time, Version, VolumeSlot};
 
 /// Reads of the origin that are no larger than this tell how long a trip takes: 64 KiB.
@@ -142,7 +143,7 @@ impl Engine {
     /// The window to fetch instead of `span`, in a buffer of the engine, if read-ahead is worth it.
     fn widen(&mut self, key: Key, span: &Span, payload: &mut dyn Payload) -> Option<Span> {
         let request = self.operations[key].request;
-        if request.kind == RequestKind::Prefetch {
+        if request.kind == RequestKind::Prefetch || !self.admits_read_ahead(request.volume) {
             return None;
         }
         let (start, end) = self.window_around(request.volume, span)?;
@@ -278,7 +279,7 @@ impl Engine {
         }
         if result.is_ok() {
             match miss.rejected {
-                Some(reason) => self.count_bypass(slot, reason, miss.block_count),
+                Some(reason) => self.note_rejected(&miss, reason),
                 None => self.promote(&miss, payload),
             }
         }
@@ -319,34 +320,34 @@ impl Engine {
         self.submit_origin_read(slot, span, IoPurpose::Miss { miss: key }, payload);
     }
 
-    pub(crate) fn count_bypass(&mut self, slot: VolumeSlot, reason: BypassReason, blocks: u64) {
-        let index = BypassReason::ALL.iter().position(|other| *other == reason);
-        self.volume_mut(slot).counters.bypasses[index.expect("ALL has all")] += blocks;
+    fn note_rejected(&mut self, miss: &Miss, reason: BypassReason) {
+        let blocks = (miss.start, miss.block_count);
+        self.note_outcome(miss.operation, blocks, Outcome::Bypassed(reason));
     }
 
     /// Appends what was read, as far as no copy exists by now.
     fn promote(&mut self, miss: &Miss, payload: &mut dyn Payload) {
         let (slot, end) = (miss.slot, miss.start + miss.block_count);
         if self.is_cache_failed() {
-            self.count_bypass(slot, BypassReason::CacheFailed, miss.block_count);
+            self.note_rejected(miss, BypassReason::CacheFailed);
             return;
         }
         if !self.volume(slot).promotes() {
-            self.count_bypass(slot, BypassReason::Mode, miss.block_count);
+            self.note_rejected(miss, BypassReason::Mode);
             return;
         }
         if self.is_degraded() {
-            self.count_bypass(slot, BypassReason::CacheDegraded, miss.block_count);
+            self.note_rejected(miss, BypassReason::CacheDegraded);
             return;
         }
         // Rule 4: the origin may still lose what was written around the log.
         if self.volume(slot).is_around(miss.start, end) && !has_defect(Defect::PromotionOfUnflushed)
         {
-            self.count_bypass(slot, BypassReason::OriginNotFlushed, miss.block_count);
+            self.note_rejected(miss, BypassReason::OriginNotFlushed);
             return;
         }
         if self.is_memory_full() {
-            self.count_bypass(slot, BypassReason::Memory, miss.block_count);
+            self.note_rejected(miss, BypassReason::Memory);
             return;
         }
         let mut winners = Vec::new();
@@ -368,7 +369,8 @@ impl Engine {
     fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
         let block_count = u32::try_from(count).expect("a unit");
         if !self.has_room(Stream::Promote, block_count) {
-            self.count_bypass(miss.slot, BypassReason::NoRoom, count);
+            let outcome = Outcome::Bypassed(BypassReason::NoRoom);
+            self.note_outcome(miss.operation, (start, count), outcome);
             return;
         }
         let new = NewEntry {
@@ -383,6 +385,12 @@ impl Engine {
         let (_, position) =
             self.append_data(Stream::Promote, new, source, Checksums::Compute, payload);
         self.volume_mut(miss.slot).counters.promoted_blocks += count;
+        self.take_from_budget(count);
+        let admission = self.operations[miss.operation].admission;
+        // A repair does not ask.
+        let reason = admission.ok().filter(|_| miss.repairs.is_none());
+        let outcome = Outcome::Admitted(reason.unwrap_or(AdmitReason::Repair));
+        self.note_outcome(miss.operation, (start, count), outcome);
         if miss.is_widened {
             for (block, at) in (start..start + count).zip(position.0..) {
                 if !miss.joined.iter().any(|reader| reader.span.has(block)) {
@@ -444,7 +452,8 @@ impl Engine {
             let miss = self.misses.remove(key).expect("it was waiting");
             self.unlock(slot, LockOwner::Repair(key));
             let span = Span { start: block, block_count: 1, target };
-            self.read_blocks(miss.operation, span, None, 1, payload);
+            let reject = self.operations[miss.operation].admission.err();
+            self.read_blocks(miss.operation, span, reject, 1, payload);
             self.end_part(miss.operation, Ok(()));
             payload.release(target.buffer);
             return;

@@ -8,12 +8,14 @@ pub(crate) mod read;
 pub(crate) mod room;
 pub(crate) mod write;
 
+use crate::admission::Verdict;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
 use crate::options::CacheMode;
 use crate::payload::Payload;
 use crate::request::{Durability, Reply, Request, RequestError, RequestId, RequestKind, Served};
 use crate::slab::Key;
+use crate::status::AdmitReason;
 use crate::units::{BLOCK_BYTES, Time};
 use crate::volume::{Service, Volume};
 use crate::wake::{Ended, Waiter};
@@ -35,6 +37,10 @@ pub(crate) struct Operation {
     pub(crate) origin_since: Option<Time>,
     /// Its client was told that it failed, since the origin took too long.
     pub(crate) is_answered: bool,
+    /// Whether what it misses is promoted, and why.
+    pub(crate) admission: Verdict,
+    /// Regions of it for which it is remembered what became of them.
+    pub(crate) regions_noted: u8,
 }
 
 impl Operation {
@@ -98,6 +104,8 @@ impl Engine {
             flushes: 0,
             origin_since: None,
             is_answered: false,
+            admission: Ok(AdmitReason::Prefetch),
+            regions_noted: 0,
         });
         self.count_request(&request);
         match request.kind {

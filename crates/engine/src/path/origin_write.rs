@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 
+use crate::admission::Outcome;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::ride::Attempt;
@@ -15,7 +16,7 @@ use crate::path::write::{Route, UnitKind, UnitState};
 use crate::payload::Payload;
 use crate::request::RequestError;
 use crate::slab::Key;
-use crate::status::BypassReason;
+use crate::status::{AdmitReason, BypassReason};
 use crate::units::VolumeSlot;
 use crate::volume::AROUND_RANGES_MAX;
 use crate::wake::Waiter;
@@ -25,6 +26,13 @@ impl Engine {
     /// a crash could leave the new data on the origin under an older copy that recovery takes for
     /// clean or, if dirty, writes over it.
     pub(crate) fn write_through(&mut self, key: Key, payload: &mut dyn Payload) {
+        let verdict = self.admit_through(key);
+        let Ok(reason) = verdict else {
+            // Rule 4 does the rest: what recovery could find is voided first.
+            self.units[key].route = Route::Around;
+            self.write_around(key, payload);
+            return;
+        };
         if !self.has_unit_room(key, payload) {
             return;
         }
@@ -37,6 +45,10 @@ impl Engine {
         }
         let has_copy = self.may_have_copies(unit.slot, start, end);
         let record = self.append_unit(key, payload);
+        self.note_appended(key, reason);
+        if reason != AdmitReason::Dirty && matches!(unit.kind, UnitKind::Data { .. }) {
+            self.take_from_budget(unit.block_count);
+        }
         if has_copy {
             self.units[key].state = UnitState::RecordFirst;
             self.wait_for_record(record, Waiter::Unit(key));
@@ -69,14 +81,16 @@ impl Engine {
         if has_dirty || self.route(slot) == Route::Log && self.has_copies(slot, start, end) {
             if self.has_unit_room(key, payload) {
                 let record = self.append_unit(key, payload);
+                self.note_appended(key, AdmitReason::Dirty);
                 self.units[key].route = Route::Log;
                 self.units[key].state = UnitState::Record;
                 self.wait_for_record(record, Waiter::Unit(key));
             }
             return;
         }
-        let has_copy =
-            self.may_have_copies(slot, start, end) && !has_defect(Defect::NoInvalidation);
+        let leaves_copy = has_defect(Defect::NoInvalidation)
+            || has_defect(Defect::UnpromotedLeavesCopy) && self.route(slot) == Route::Through;
+        let has_copy = self.may_have_copies(slot, start, end) && !leaves_copy;
         if has_copy && self.is_cache_failed() {
             // It got its lock only now, and nothing can be voided any more.
             self.end_unit(key, Err(RequestError::Io), payload);
@@ -137,7 +151,7 @@ impl Engine {
         self.copies(slot, start, end).next().is_some()
     }
 
-    fn has_dirty_copy(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
+    pub(crate) fn has_dirty_copy(&self, slot: VolumeSlot, start: u64, end: u64) -> bool {
         if has_defect(Defect::AroundDirtyCopy) {
             return false;
         }
@@ -158,14 +172,18 @@ impl Engine {
         if unit.route == Route::Around {
             self.note_around_begins(unit.slot, unit.start, unit.block_count);
             if self.effective_mode(unit.slot) != CacheMode::Passthrough {
-                let reason = if self.volume(unit.slot).mode == CacheMode::Writearound {
+                let refused = unit.admission.and_then(Result::err);
+                let reason = if let Some(reason) = refused {
+                    reason
+                } else if self.volume(unit.slot).mode == CacheMode::Writearound {
                     BypassReason::Mode
                 } else if self.is_degraded() {
                     BypassReason::CacheDegraded
                 } else {
                     BypassReason::LogFull
                 };
-                self.count_bypass(unit.slot, reason, unit.block_count);
+                let blocks = (unit.start, unit.block_count);
+                self.note_outcome(unit.operation, blocks, Outcome::Bypassed(reason));
             }
         }
         self.submit_unit_to_origin(key, payload);

@@ -73,19 +73,10 @@ impl Engine {
             (operation.request.offset_bytes, operation.request.length_bytes);
         let volume = self.volume_mut(slot);
         let stream_bytes = volume.sequential.observe(offset_bytes, length_bytes);
-        let cutoff = volume.settings.sequential_cutoff_bytes;
-        let promotes = volume.promotes();
-        let reject = if !promotes {
-            Some(BypassReason::Mode)
-        } else if self.is_degraded() {
-            Some(BypassReason::CacheDegraded)
-        } else if cutoff > 0 && stream_bytes > cutoff {
-            Some(BypassReason::Sequential)
-        } else {
-            None
-        };
+        let admission = self.admit_read(slot, (start, block_count), stream_bytes);
+        self.operations[key].admission = admission;
         let span = Span { start, block_count, target };
-        let missed = self.read_blocks(key, span, reject, 0, payload);
+        let missed = self.read_blocks(key, span, admission.err(), 0, payload);
         let counters = &mut self.volume_mut(slot).counters;
         let missed_bytes = (missed * BLOCK_BYTES as u64).min(length_bytes);
         counters.read_miss_bytes += missed_bytes;
@@ -278,7 +269,8 @@ impl Engine {
                     self.operations[key].error.get_or_insert(RequestError::Io);
                 } else {
                     let span = Span { start, block_count: 1, target };
-                    self.read_blocks(key, span, None, part.attempts, payload);
+                    let reject = self.operations[key].admission.err();
+                    self.read_blocks(key, span, reject, part.attempts, payload);
                 }
             } else if self.is_repairable(position) {
                 self.start_repair(key, start, position, target, payload);

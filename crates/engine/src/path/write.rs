@@ -5,6 +5,7 @@
 //! with its last unit. No unit waits for log space while it holds a lock that background work may
 //! want (rule 9): it lets go and starts over.
 
+use crate::admission::{Outcome, Verdict};
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::failure::ride::Attempt;
@@ -21,6 +22,7 @@ use crate::payload::{BufferId, BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::{RequestError, RequestKind};
 use crate::slab::Key;
+use crate::status::AdmitReason;
 use crate::units::{BLOCK_BYTES, CacheBlock, Version, VolumeSlot};
 use crate::volume::{HostMarkState, Service};
 use crate::wake::{Ended, Waiter};
@@ -94,6 +96,8 @@ pub(crate) struct Unit {
     pub(crate) ticket: Option<Ticket>,
     /// Log that is kept for it.
     pub(crate) claimed_blocks: u32,
+    /// Whether a write through goes to the log as well, once that was asked.
+    pub(crate) admission: Option<Verdict>,
 }
 
 impl Unit {
@@ -206,6 +210,7 @@ impl Engine {
             is_paced: false,
             ticket: None,
             claimed_blocks: 0,
+            admission: None,
         });
         self.prepare_unit(unit, payload);
     }
@@ -472,9 +477,16 @@ impl Engine {
     fn write_log(&mut self, key: Key, payload: &mut dyn Payload) {
         if self.has_unit_room(key, payload) {
             let record = self.append_unit(key, payload);
+            self.note_appended(key, AdmitReason::Dirty);
             self.units[key].state = UnitState::Record;
             self.wait_for_record(record, Waiter::Unit(key));
         }
+    }
+
+    pub(crate) fn note_appended(&mut self, key: Key, reason: AdmitReason) {
+        let unit = self.units[key];
+        let blocks = (unit.start, unit.block_count);
+        self.note_outcome(unit.operation, blocks, Outcome::Admitted(reason));
     }
 
     pub(crate) fn on_unit_woken(&mut self, key: Key, ended: Ended, payload: &mut dyn Payload) {

@@ -41,6 +41,10 @@ impl Policy for Lru {
         self.referenced.take(position)
     }
 
+    fn would_keep(&self, position: CacheBlock) -> Option<bool> {
+        Some(self.referenced.any(position, 1))
+    }
+
     fn on_demoted(&mut self, _: BlockKey, _: Queue) {}
 
     fn memory_bytes(&self) -> usize {

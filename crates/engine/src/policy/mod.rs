@@ -37,7 +37,7 @@ pub struct BlockKey {
 impl BlockKey {
     /// A hash of 64 bits, the same in every run: two rounds of the finaliser of SplitMix64
     /// (Steele, Lea, Flood, OOPSLA 2014).
-    fn hash(self) -> u64 {
+    pub(crate) fn hash(self) -> u64 {
         mixed(self.block ^ mixed(u64::from(self.volume)))
     }
 }
@@ -105,6 +105,10 @@ pub trait Policy {
     fn keeps(&mut self, position: CacheBlock, from: Queue) -> bool;
     /// A block left the cache because it was not kept.
     fn on_demoted(&mut self, key: BlockKey, from: Queue);
+    /// Whether a block would be kept were it its turn now, as far as that is known without asking.
+    fn would_keep(&self, _position: CacheBlock) -> Option<bool> {
+        None
+    }
     /// Bytes of memory.
     fn memory_bytes(&self) -> usize;
 }

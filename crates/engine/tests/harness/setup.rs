@@ -6,7 +6,7 @@ use forebay_engine::format::SetId;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::options::{
-    CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, WritebackOrder,
+    CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, SequentialPolicy, WritebackOrder,
 };
 
 use super::world::World;
@@ -30,8 +30,14 @@ pub(crate) struct Setup {
     /// Of all volumes.
     pub(crate) order: WritebackOrder,
     pub(crate) sequential_cutoff_bytes: u64,
+    pub(crate) sequential_policy: SequentialPolicy,
+    pub(crate) promote_on_read: bool,
+    pub(crate) promote_on_write: bool,
+    pub(crate) promotion_nhit: u8,
     pub(crate) read_ahead_bytes: u32,
     pub(crate) memory_max_bytes: u64,
+    /// Bytes a day.
+    pub(crate) cache_write_budget: u64,
     pub(crate) discards: bool,
     pub(crate) has_volatile_cache: bool,
     pub(crate) origin_discards: bool,
@@ -50,8 +56,13 @@ impl Setup {
             marks: (40, 90),
             order: WritebackOrder::Coalescing,
             sequential_cutoff_bytes: 0,
+            sequential_policy: SequentialPolicy::Always,
+            promote_on_read: true,
+            promote_on_write: true,
+            promotion_nhit: 1,
             read_ahead_bytes: 0,
             memory_max_bytes: u64::MAX,
+            cache_write_budget: 0,
             discards: true,
             has_volatile_cache: true,
             origin_discards: true,
@@ -100,6 +111,7 @@ impl Setup {
         let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
         let mut superblock = Superblock::new(SET_ID, geometry, "test");
         superblock.settings.memory_max_bytes = self.memory_max_bytes;
+        superblock.settings.cache_write_budget_bytes_per_day = self.cache_write_budget;
         (superblock.settings.dirty_soft_percent, superblock.settings.dirty_hard_percent) =
             self.marks;
         let mut origins = Vec::new();
@@ -109,6 +121,10 @@ impl Setup {
             volume.settings.writeback_percent = self.writeback_percent;
             volume.settings.writeback_delay_s = self.writeback_delay_s;
             volume.settings.sequential_cutoff_bytes = self.sequential_cutoff_bytes;
+            volume.settings.sequential_policy = self.sequential_policy;
+            volume.settings.promote_on_read = self.promote_on_read;
+            volume.settings.promote_on_write = self.promote_on_write;
+            volume.settings.promotion_nhit = self.promotion_nhit;
             volume.settings.read_ahead_bytes = self.read_ahead_bytes;
             origins.push(self.fresh_origin(slot.0));
         }

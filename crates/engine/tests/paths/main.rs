@@ -6,9 +6,11 @@
 mod harness;
 
 mod accounting;
+mod admission;
 mod commands;
 mod degraded;
 mod discard_dirty;
+mod explain;
 mod flushes;
 mod full_cache;
 mod gathered;

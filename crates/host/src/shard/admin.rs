@@ -5,12 +5,13 @@ use std::ops::Range;
 use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
+use forebay_engine::units::{BLOCK_BYTES, OriginBlock, VolumeSlot};
 
 use super::ShardError;
 use super::exports::{ExportFacts, Target};
 use super::handle::{
-    AdminCommand, AdminError, BlockRun, CommandAnswer, CommandDone, Message, ShardCommand,
+    AdminCommand, AdminError, BlockReport, BlockRun, CommandAnswer, CommandDone, Message,
+    ShardCommand,
 };
 use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
@@ -51,6 +52,9 @@ impl Running {
             }
             Message::BlockMap { volume, blocks, answer } => {
                 answer.send(self.block_map(&volume, &blocks));
+            }
+            Message::Explain { volume, block, answer } => {
+                answer.send(self.explain(&volume, block));
             }
         }
     }
@@ -93,6 +97,19 @@ impl Running {
             return Ok(Vec::new());
         }
         Ok(self.block_states(export.target, blocks.start, count))
+    }
+
+    fn explain(&self, volume: &str, block: OriginBlock) -> Result<BlockReport, AdminError> {
+        let set = self.set.as_ref().ok_or(AdminError::NoCacheSet)?;
+        let slot = set.slot_named(volume);
+        let explanation = slot.and_then(|slot| set.engine.explain(self.now, slot, block));
+        let unknown = || AdminError::NoSuchVolume { name: volume.to_owned() };
+        let explanation = explanation.ok_or_else(unknown)?;
+        let geometry = &set.engine.superblock().geometry;
+        let segment_offset_bytes = explanation.place.map_or(0, |place| {
+            geometry.segments_offset + u64::from(place.segment) * geometry.segment_bytes
+        });
+        Ok(BlockReport { explanation, segment_offset_bytes })
     }
 
     fn handle_command(&mut self, id: CommandId, command: ShardCommand, answer: CommandAnswer) {

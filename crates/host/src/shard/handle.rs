@@ -11,8 +11,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{CommandError, CommandId, DirtyFate};
+use forebay_engine::explain::Explanation;
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use forebay_engine::status::BlockState;
+use forebay_engine::units::OriginBlock;
 use thiserror::Error;
 
 use super::comeback::Returned;
@@ -159,6 +161,15 @@ fn command_error_text(error: CommandError) -> &'static str {
     }
 }
 
+/// What is known of a block, and where its segment is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BlockReport {
+    /// What the engine says.
+    pub explanation: Explanation,
+    /// Byte of the cache device at which the segment of the copy begins; zero without a copy.
+    pub segment_offset_bytes: u64,
+}
+
 /// Names a command, to cancel it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket(pub(crate) CommandId);
@@ -249,6 +260,11 @@ pub(crate) enum Message {
         blocks: Range<u64>,
         answer: Answer<Vec<BlockRun>, AdminError>,
     },
+    Explain {
+        volume: String,
+        block: OriginBlock,
+        answer: Answer<BlockReport, AdminError>,
+    },
 }
 
 /// The admin side's grip on a running shard.
@@ -333,6 +349,17 @@ impl ShardHandle {
     ) {
         let volume = volume.to_owned();
         self.send(Message::BlockMap { volume, blocks, answer: Answer::new(answer) });
+    }
+
+    /// Asks why a block of a volume is in the cache or not.
+    pub fn explain(
+        &self,
+        volume: &str,
+        block: OriginBlock,
+        answer: impl FnOnce(Result<BlockReport, AdminError>) + Send + 'static,
+    ) {
+        let volume = volume.to_owned();
+        self.send(Message::Explain { volume, block, answer: Answer::new(answer) });
     }
 
     /// [`ShardHandle::status`], waiting for the answer.

@@ -13,7 +13,7 @@ const USED_BYTES: usize = 4096 + 4 * 512;
 /// Numbers of a slot, before its texts.
 const SLOT_FIELDS_BYTES: usize = 48;
 /// The header's fields.
-const HEADER_BYTES: usize = 184;
+const HEADER_BYTES: usize = 192;
 
 pub(super) const TARGET: Target = Target {
     name: "superblock",
@@ -57,6 +57,7 @@ pub(super) const TARGET: Target = Target {
         "bytes behind the name",
         "bytes behind the origin path",
         "bytes of a free slot",
+        "budget of writes",
     ],
     case,
 };

@@ -15,7 +15,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
-use crate::options::{DIRTY_HARD_PERCENT_MAX, SetSettings, VolumeSettings};
+use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings, VolumeSettings};
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 mod geometry;
@@ -72,9 +72,11 @@ struct Header {
     dirty_hard_percent: u8,
     reserved: [u8; 5],
     label: [u8; LABEL_BYTES_MAX],
+    /// Bytes a day for what need not be in the log; zero, as in older superblocks: no bound.
+    cache_write_budget: U64,
 }
 
-const _: () = assert!(size_of::<Header>() == 184);
+const _: () = assert!(size_of::<Header>() == 192);
 
 /// The superblock in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -217,6 +219,7 @@ impl Superblock {
             dirty_hard_percent: self.settings.dirty_hard_percent,
             reserved: [0; 5],
             label,
+            cache_write_budget: self.settings.cache_write_budget_bytes_per_day.into(),
         };
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
         let slots = bytes[BLOCK_BYTES..].chunks_exact_mut(SLOT_BYTES);
@@ -295,7 +298,10 @@ fn decode_settings(place: Place, header: &Header) -> Result<SetSettings, Corrupt
     Corrupt::unless_at_most(place, "hard mark", most, hard.into())?;
     Corrupt::unless_at_least(place, "soft mark", 1, soft.into())?;
     Corrupt::unless_at_most(place, "soft mark", u64::from(hard).saturating_sub(1), soft.into())?;
+    let budget = header.cache_write_budget.get();
+    Corrupt::unless_at_most(place, "budget of writes", CACHE_WRITE_BUDGET_MAX, budget)?;
     Ok(SetSettings {
+        cache_write_budget_bytes_per_day: budget,
         memory_max_bytes: header.memory_max_bytes.get(),
         discard_freed_segments: header.discard_freed_segments != 0,
         dirty_soft_percent: soft,

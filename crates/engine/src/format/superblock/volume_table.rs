@@ -9,8 +9,9 @@ use super::super::COUNTER_MAX;
 use super::{VOLUMES_MAX, decode_text};
 use crate::error::{Corrupt, Place};
 use crate::options::{
-    CacheMode, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S, ORIGIN_TIMEOUT_S_MAX, READ_AHEAD_BYTES_MAX,
-    VolumeSettings, WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX, WritebackOrder,
+    CacheMode, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S, ORIGIN_TIMEOUT_S_MAX, PROMOTION_NHIT_MAX,
+    READ_AHEAD_BYTES_MAX, SequentialPolicy, VolumeSettings, WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX,
+    WritebackOrder,
 };
 use crate::units::{BLOCK_BYTES, Generation, VolumeId};
 
@@ -56,7 +57,15 @@ pub(super) struct Slot {
     writeback_idle_only: u8,
     /// Seconds, exclusive or the default: zero in tables that know nothing of it.
     origin_timeout: U32,
-    reserved: [u8; 45],
+    /// 0 full, 1 always, 2 never.
+    sequential_policy: u8,
+    /// 1: what reads miss is not promoted.
+    no_promotion_on_read: u8,
+    /// 1: what is written is not promoted.
+    no_promotion_on_write: u8,
+    /// Misses before the one that promotes: zero in tables that know nothing of it.
+    promotion_misses: u8,
+    reserved: [u8; 41],
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
@@ -155,7 +164,15 @@ pub(super) fn encode_slot(volume: &Volume) -> Slot {
         writeback_ios_max: volume.settings.writeback_ios_max.into(),
         writeback_idle_only: u8::from(volume.settings.writeback_idle_only),
         origin_timeout: (volume.settings.origin_timeout_s ^ ORIGIN_TIMEOUT_S).into(),
-        reserved: [0; 45],
+        sequential_policy: match volume.settings.sequential_policy {
+            SequentialPolicy::Full => 0,
+            SequentialPolicy::Always => 1,
+            SequentialPolicy::Never => 2,
+        },
+        no_promotion_on_read: u8::from(!volume.settings.promote_on_read),
+        no_promotion_on_write: u8::from(!volume.settings.promote_on_write),
+        promotion_misses: volume.settings.promotion_nhit - 1,
+        reserved: [0; 41],
     }
 }
 
@@ -230,8 +247,17 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
     let timeout = raw.origin_timeout.get() ^ ORIGIN_TIMEOUT_S;
     let most = ORIGIN_TIMEOUT_S_MAX.into();
     Corrupt::unless_at_most(place, "origin timeout", most, timeout.into())?;
+    let (on_read, on_write) = (raw.no_promotion_on_read, raw.no_promotion_on_write);
+    Corrupt::unless_at_most(place, "promotion on read flag", 1, on_read.into())?;
+    Corrupt::unless_at_most(place, "promotion on write flag", 1, on_write.into())?;
+    let most = (PROMOTION_NHIT_MAX - 1).into();
+    Corrupt::unless_at_most(place, "misses before promotion", most, raw.promotion_misses.into())?;
     Ok(VolumeSettings {
         sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
+        sequential_policy: decode_sequential_policy(place, raw.sequential_policy)?,
+        promote_on_read: on_read == 0,
+        promote_on_write: on_write == 0,
+        promotion_nhit: raw.promotion_misses + 1,
         writeback_percent: raw.writeback_percent,
         read_ahead_bytes,
         writeback_delay_s: delay,
@@ -242,6 +268,18 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
         dirty_age_max_s: age,
         origin_timeout_s: timeout,
     })
+}
+
+fn decode_sequential_policy(place: Place, byte: u8) -> Result<SequentialPolicy, Corrupt> {
+    match byte {
+        0 => Ok(SequentialPolicy::Full),
+        1 => Ok(SequentialPolicy::Always),
+        2 => Ok(SequentialPolicy::Never),
+        found => {
+            let (field, found) = ("sequential policy", found.into());
+            Err(Corrupt { place, field, expected: 2, found })
+        }
+    }
 }
 
 /// Name and path of the origin of a slot.
@@ -306,5 +344,62 @@ fn mode_from_byte(place: Place, byte: u8) -> Result<CacheMode, Corrupt> {
         4 => Ok(CacheMode::Writeonly),
         5 => Ok(CacheMode::Passthrough),
         found => Err(Corrupt { place, field: "cache mode", expected: 5, found: found.into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString;
+
+    use zerocopy::IntoBytes;
+
+    use super::*;
+
+    fn volume(settings: VolumeSettings) -> Volume {
+        Volume {
+            id: VolumeId(1),
+            generation: Generation(1),
+            name: "home".to_string(),
+            origin_path: "/dev/sdb".to_string(),
+            size_bytes: 4096,
+            logical_block_bytes: 512,
+            mode: CacheMode::Writeback,
+            writeback_order: WritebackOrder::Coalescing,
+            settings,
+            fingerprint: None,
+        }
+    }
+
+    #[test]
+    fn settings_of_admission_are_zero_by_default_as_in_older_tables() {
+        let slot = encode_slot(&volume(VolumeSettings::default()));
+        assert_eq!(slot.as_bytes()[467..], [0; 45]);
+    }
+
+    #[test]
+    fn settings_of_admission_come_back_and_others_are_refused() {
+        let settings = VolumeSettings {
+            sequential_policy: SequentialPolicy::Never,
+            promote_on_read: false,
+            promote_on_write: false,
+            promotion_nhit: PROMOTION_NHIT_MAX,
+            ..VolumeSettings::default()
+        };
+        let slot = encode_slot(&volume(settings));
+        let bytes = slot.as_bytes();
+        assert_eq!(bytes[467..471], [2, 1, 1, 14]);
+        let decoded = decode_slot(0, bytes, 2).expect("as encoded").expect("in use");
+        assert_eq!(decoded.settings, settings);
+        let fields = [
+            "sequential policy",
+            "promotion on read flag",
+            "promotion on write flag",
+            "misses before promotion",
+        ];
+        for (at, field) in (467..).zip(fields) {
+            let mut bytes = bytes.to_vec();
+            bytes[at] += 1;
+            assert_eq!(decode_slot(0, &bytes, 2).expect_err("out of range").field, field);
+        }
     }
 }

@@ -1,0 +1,129 @@
+//! Why a block is cached or not, as operators are told.
+
+use forebay_engine::explain::{CopyKind, Explanation};
+use forebay_engine::options::CacheMode;
+use forebay_engine::status::{Access, AdmitReason, BypassReason, Decision, Outcome};
+use forebay_engine::units::{OriginBlock, VolumeSlot};
+
+use crate::harness::{Keep, Setup, World, cache};
+
+fn explain(world: &mut World, block: u64) -> Explanation {
+    let now = world.time();
+    let found = world.engine().0.explain(now, VolumeSlot(0), OriginBlock(block));
+    found.expect("the volume has the block")
+}
+
+fn decision(world: &mut World, block: u64) -> Option<Decision> {
+    explain(world, block).decision.map(|(decision, _)| decision)
+}
+
+const READ: Decision =
+    Decision { access: Access::Read, outcome: Outcome::Admitted(AdmitReason::NoLimit) };
+
+#[test]
+fn a_block_that_was_never_asked_for_is_absent_without_a_reason() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let found = explain(&mut world, 7);
+    assert_eq!((found.kind, found.is_dirty, found.place), (CopyKind::Absent, false, None));
+    assert_eq!((found.decision, found.is_kept, found.version), (None, None, None));
+}
+
+#[test]
+fn what_was_promoted_written_zeroed_and_discarded_is_told_apart() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.read_now(0, 0).expect("readable");
+    world.write_now(0, 100, 1, 1);
+    let zero = world.zero(0, 200, 4);
+    let discard = world.discard(0, 300, 4);
+    world.finish(&[zero, discard]);
+    let kinds = [0, 100, 200, 300, 400].map(|block| {
+        let found = explain(&mut world, block);
+        (found.kind, found.is_dirty)
+    });
+    let expected = [
+        (CopyKind::Data, false),
+        (CopyKind::Data, true),
+        (CopyKind::Zeroes, true),
+        (CopyKind::Discarded, true),
+        (CopyKind::Absent, false),
+    ];
+    assert_eq!(kinds, expected);
+    assert_eq!(decision(&mut world, 0), Some(READ));
+    let write = Outcome::Admitted(AdmitReason::Dirty);
+    assert_eq!(decision(&mut world, 100), Some(Decision { access: Access::Write, outcome: write }));
+    let (first, second) = (explain(&mut world, 0), explain(&mut world, 100));
+    assert!(first.version < second.version);
+    assert_ne!(first.place.expect("cached").segment, second.place.expect("cached").segment);
+}
+
+#[test]
+fn what_is_kept_is_what_was_read_again_or_is_dirty() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.read_now(0, 0).expect("readable");
+    assert_eq!(explain(&mut world, 0).is_kept, Some(false));
+    world.read_now(0, 0).expect("readable");
+    assert_eq!(explain(&mut world, 0).is_kept, Some(true));
+    assert_eq!(explain(&mut world, 0).is_kept, Some(true), "asking changes nothing");
+    world.write_now(0, 1, 1, 1);
+    assert_eq!(explain(&mut world, 1).is_kept, Some(true));
+}
+
+#[test]
+fn a_write_under_way_is_pending_until_its_record_is_complete() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let write = world.write(0, 5, 1, 1);
+    world.settle_except(cache::record);
+    let found = explain(&mut world, 5);
+    assert!(found.is_write_pending);
+    assert_eq!(found.kind, CopyKind::Absent);
+    world.finish(&[write]);
+    let found = explain(&mut world, 5);
+    assert!(!found.is_write_pending);
+    let place = found.place.expect("it is there");
+    assert!(place.sequence_max.0 > 0 && !place.is_recovered);
+}
+
+#[test]
+fn the_age_is_that_of_the_segment_and_ends_at_a_start() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 5, 1, 1);
+    world.now += 3_000_000_000;
+    let place = explain(&mut world, 5).place.expect("cached");
+    assert!((3_000..4_000).contains(&place.age_ms_max), "{place:?}");
+    assert!(!place.is_recovered);
+    world.kill(|_| Keep::All);
+    world.restart().expect("nothing is damaged");
+    let place = explain(&mut world, 5).place.expect("cached");
+    assert!(place.is_recovered, "{place:?}");
+    assert_eq!(explain(&mut world, 5).decision, None, "what was decided is not kept");
+}
+
+#[test]
+fn a_bypass_says_why() {
+    let mut setup = Setup::of(&[CacheMode::Writeonly]);
+    setup.origin_bytes = 1 << 20;
+    let mut world = setup.start();
+    world.read_now(0, 9).expect("readable");
+    let outcome = Outcome::Bypassed(BypassReason::Mode);
+    assert_eq!(decision(&mut world, 15), Some(Decision { access: Access::Read, outcome }));
+    assert_eq!(decision(&mut world, 16), None, "another 64 KiB");
+}
+
+#[test]
+fn a_large_request_leaves_others_their_places() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let read = world.read(0, 0, 512);
+    world.finish(&[read]);
+    let known = (0..32).filter(|region| decision(&mut world, region * 16).is_some()).count();
+    assert_eq!(known, 16, "of 32 regions");
+}
+
+#[test]
+fn what_is_not_there_is_not_explained() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let now = world.time();
+    let engine = world.engine().0;
+    assert_eq!(engine.explain(now, VolumeSlot(0), OriginBlock(2048)), None);
+    assert_eq!(engine.explain(now, VolumeSlot(1), OriginBlock(0)), None);
+    assert!(engine.explain(now, VolumeSlot(0), OriginBlock(2047)).is_some());
+}
