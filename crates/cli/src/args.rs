@@ -239,7 +239,8 @@ fn parse_bare(text: &str) -> Result<BareArgument, String> {
 Examples:
   forebay status
   forebay status /dev/nvme0n1p4 --json
-  forebay status --reset                     counters and latencies start again from zero")]
+  forebay status --reset                     counters and latencies start again from zero
+  forebay status --what-if                   would a larger cache find more?")]
 pub(crate) struct StatusArguments {
     /// Only the daemon or the state of this cache device
     #[arg(value_name = "CACHE")]
@@ -250,6 +251,9 @@ pub(crate) struct StatusArguments {
     /// Set all counters and latencies to zero after showing them
     #[arg(long)]
     pub(crate) reset: bool,
+    /// Show what smaller and larger caches would find of the present load
+    #[arg(long)]
+    pub(crate) what_if: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
     #[command(flatten)]

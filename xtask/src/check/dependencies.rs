@@ -27,7 +27,7 @@ const RULES: &[Rule] = &[
     Rule { member: "forebay-device-model", members: &[], others: Some(&[]) },
     Rule {
         member: "forebay-host",
-        members: &["forebay-engine", "forebay-nbd", "forebay-device-model"],
+        members: &["forebay-engine", "forebay-nbd", "forebay-device-model", "forebay-advisor"],
         others: None,
     },
     Rule { member: "forebay-advisor", members: &["forebay-engine"], others: None },

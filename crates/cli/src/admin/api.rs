@@ -84,7 +84,17 @@ pub(crate) struct CacheSet {
     pub(crate) client_flush_count: u64,
     /// Flushes of the cache device, also those of the engine's own, per flush of a client.
     pub(crate) cache_flushes_per_client_flush: Option<f64>,
+    /// Caches of half, once, twice and four times the size.
+    pub(crate) what_if: Vec<WhatIf>,
     pub(crate) counters: SetCounters,
+}
+
+/// What a cache of another size would find of what clients read and write.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct WhatIf {
+    pub(crate) cache_size_bytes: u64,
+    /// Part of the blocks of recent requests. Absent before there is evidence.
+    pub(crate) hit_ratio_blocks: Option<f64>,
 }
 
 /// Counters of a cache set since start or reset.

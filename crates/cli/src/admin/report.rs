@@ -9,7 +9,7 @@ use forebay_host::{ExportReport, SetReport, ShardStatus, ShareReport};
 
 use super::api::{
     CacheSet, Connection, Device, Export, Extent, Latency, Origin, PayloadMemory, Percentiles,
-    SetCounters, Share, Status, Volume, VolumeCounters,
+    SetCounters, Share, Status, Volume, VolumeCounters, WhatIf,
 };
 use crate::names;
 
@@ -119,6 +119,14 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         relocation_amplification: ratio(counters.relocated_bytes, wanted),
         client_flush_count: client_flushes,
         cache_flushes_per_client_flush: ratio(counters.cache_flushes, client_flushes),
+        what_if: report
+            .what_if
+            .iter()
+            .map(|estimate| WhatIf {
+                cache_size_bytes: block_bytes(estimate.cache_blocks),
+                hit_ratio_blocks: estimate.hit_ratio,
+            })
+            .collect(),
         counters: SetCounters {
             record_count: counters.records,
             idle_mark_count: counters.idle_marks,

@@ -41,7 +41,11 @@ struct KnownVolume {
 /// Runs the command.
 pub(crate) fn run(arguments: &StatusArguments) -> Result<(), Failure> {
     let report = client::block_on(collect(arguments))??;
-    if arguments.json { output::print_json(&report) } else { output::print(&text(&report)) }
+    if arguments.json {
+        output::print_json(&report)
+    } else {
+        output::print(&text(&report, arguments))
+    }
 }
 
 async fn collect(arguments: &StatusArguments) -> Result<Report, Failure> {
@@ -107,10 +111,15 @@ fn known_set(state: &HostState) -> KnownSet {
     }
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &Report, arguments: &StatusArguments) -> String {
     let mut text = String::new();
     for status in &report.daemons {
         text.push_str(&status_text::daemon(status));
+        if arguments.what_if
+            && let Some(set) = &status.cache_set
+        {
+            text.push_str(&status_text::what_if(set));
+        }
     }
     for set in &report.known_sets {
         let label = if set.label.is_empty() { String::new() } else { format!(" ({})", set.label) };

@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::admin::api::{CacheSet, Export, Extent, Latency, Origin, Percentiles, Status, Volume};
+use crate::admin::api::{
+    CacheSet, Export, Extent, Latency, Origin, Percentiles, Status, Volume, WhatIf,
+};
 use crate::commands::status::{bound_text, duration_text};
 use crate::size;
 
@@ -56,6 +58,19 @@ fn write_daemon(text: &mut String, status: &Status) -> std::fmt::Result {
         }
     }
     Ok(())
+}
+
+/// Hit ratios of other sizes.
+pub(crate) fn what_if(set: &CacheSet) -> String {
+    let line = |estimate: &WhatIf| {
+        let found = match estimate.hit_ratio_blocks {
+            Some(ratio) => format!("{:.1} % of the blocks found", ratio * 100.0),
+            None => "not known yet".to_owned(),
+        };
+        let size = size::text(estimate.cache_size_bytes);
+        format!("  what if     a log of {size:>10}: {found}\n")
+    };
+    set.what_if.iter().map(line).collect()
 }
 
 fn write_set(text: &mut String, set: &CacheSet) -> std::fmt::Result {

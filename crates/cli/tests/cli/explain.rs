@@ -93,3 +93,34 @@ fn settings_of_admission_change_and_last() {
     let shown = scratch.run(&["show", "cache.img", "--json"]).expect(0).json();
     check(&shown, &shown["volumes"][0]);
 }
+
+#[test]
+fn status_tells_what_other_sizes_would_find() {
+    const BLOCKS: u64 = 2_048;
+    const BLOCK_BYTES: u64 = 4_096;
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let sizes = || {
+        let status = scratch.run(&["status", "--json"]).expect(0).json();
+        status["daemons"][0]["cache_set"]["what_if"].as_array().expect("four sizes").clone()
+    };
+    assert!(sizes().iter().all(|size| size["hit_ratio_blocks"].is_null()));
+    scratch.run(&["status", "--what-if"]).expect(0).says("not known yet");
+    let mut client = server.client();
+    for _ in 0..4 {
+        let mut buffer = vec![0; 1 << 20];
+        for offset in (0..BLOCKS * BLOCK_BYTES).step_by(buffer.len()) {
+            client.read(offset, &mut buffer).unwrap();
+        }
+    }
+    let sizes = sizes();
+    let bytes: Vec<u64> =
+        sizes.iter().map(|size| size["cache_size_bytes"].as_u64().expect("a size")).collect();
+    assert!(bytes.windows(2).all(|pair| pair[1] == 2 * pair[0]), "{bytes:?}");
+    assert!(bytes[0] > BLOCKS * BLOCK_BYTES, "a loop that fits: {bytes:?}");
+    // Three rounds of four find everything.
+    let ratio = sizes[0]["hit_ratio_blocks"].as_f64().expect("it has seen enough");
+    assert!((ratio - 0.75).abs() < 0.02, "{ratio}");
+    scratch.run(&["status", "--what-if"]).expect(0).says("of the blocks found");
+}

@@ -9,6 +9,7 @@ pub(crate) mod latency;
 mod run;
 mod served_set;
 pub(crate) mod status;
+mod what_if;
 
 use std::path::PathBuf;
 use std::sync::Arc;

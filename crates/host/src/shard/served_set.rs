@@ -19,6 +19,7 @@ use super::comeback::Comeback;
 use super::exports::{ExportFacts, ExportTable, Target};
 use super::handle::{AdminError, Answer, CommandAnswer, CommandDone, NotServing};
 use super::status::SetReport;
+use super::what_if::LiveCurve;
 use crate::buffer_pool::BufferPool;
 use crate::device::{DeviceId, DeviceTable, OpenedDevice};
 use crate::device_spec::DeviceSpec;
@@ -72,6 +73,7 @@ pub(super) enum Mark {
 /// A cache set in service.
 pub(super) struct ServedSet {
     pub(super) engine: Engine,
+    pub(super) live_curve: LiveCurve,
     pub(super) phase: SetPhase,
     pub(super) commands: Vec<PendingCommand>,
     pub(super) serving_answers: Vec<Answer<(), NotServing>>,
@@ -114,6 +116,7 @@ impl ServedSet {
         let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec.to_string()))?;
         let mut set = ServedSet {
             engine,
+            live_curve: LiveCurve::new(&superblock.geometry),
             phase: SetPhase::Recovering,
             commands: Vec::new(),
             serving_answers: Vec::new(),
@@ -400,6 +403,7 @@ impl ServedSet {
                 SetPhase::Recovering | SetPhase::Serving | SetPhase::Stopped(_) => None,
             },
             status: self.engine.status(now),
+            what_if: self.live_curve.estimates(),
         }
     }
 }

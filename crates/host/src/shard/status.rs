@@ -1,5 +1,6 @@
 //! What a shard tells the admin side about itself: plain data, taken in one step of the loop.
 
+use forebay_advisor::curve::Estimate;
 use forebay_engine::format::SetId;
 use forebay_engine::status::{SetStatus, VolumeStatus};
 
@@ -50,6 +51,9 @@ pub struct SetReport {
     pub recovery_error: Option<forebay_engine::error::RecoveryError>,
     /// What the engine says.
     pub status: SetStatus,
+    /// What smaller and larger caches would find of the requests since the start, of late more than
+    /// before; the smallest first.
+    pub what_if: Vec<Estimate>,
 }
 
 /// One export.
