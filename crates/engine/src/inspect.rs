@@ -13,6 +13,9 @@ use crate::status::{BlockState, SetCounters, SetStatus, VolumeState, VolumeStatu
 use crate::units::{OriginBlock, OriginExtent, Time, VolumeId, VolumeSlot};
 use crate::volume::Service;
 
+/// Of a bound on memory, the part one of so many that counts as little.
+const MEMORY_MARGIN_DIVISOR: u64 = 8;
+
 impl Engine {
     /// The superblock in force.
     #[must_use]
@@ -131,6 +134,12 @@ impl Engine {
         bound != u64::MAX && self.memory_bytes() >= bound
     }
 
+    /// Whether little is left to the bound, so that little more can be cached.
+    pub(crate) fn is_memory_nearly_full(&self) -> bool {
+        let bound = self.settings.memory_max_bytes;
+        bound != u64::MAX && self.memory_bytes() >= bound - bound / MEMORY_MARGIN_DIVISOR
+    }
+
     /// Memory beyond the bound. The engine promotes nothing while it is at the bound, and reclaims
     /// clean segments while it is over it, so that only dirty data can hold it there, and that is
     /// written back.
@@ -152,7 +161,8 @@ impl Engine {
     fn memory_floor_bytes(&self) -> u64 {
         let open = STREAMS.len() * self.log.segments.bytes_per_segment();
         let bits = self.policy.memory_bytes() + self.ahead.memory_bytes();
-        let fixed = bits + self.admission.memory_bytes();
+        // No later setting may take it beyond a bound that was accepted.
+        let fixed = bits + self.admission.memory_bytes_max(self.log.segments.block_count());
         (fixed + open + self.log.segments.table_bytes()) as u64
     }
 

@@ -85,8 +85,9 @@ pub struct SetSettings {
     /// Share that dirty data should not exceed, in percent; more than the soft one. It leaves room
     /// for clean data.
     pub dirty_hard_percent: u8,
-    /// Bytes a day that are written to the cache device for what need not be there: promotions, and
-    /// writes in writethrough. Beyond them only what was seen before is cached. Zero is no bound;
+    /// Bytes a day that are appended for what need not be on the cache device: promotions, and
+    /// writes in writethrough, each with a header. What reclaim moves later is not among them.
+    /// Beyond them only what was seen before is cached. Zero is no bound;
     /// at most [`CACHE_WRITE_BUDGET_MAX`].
     pub cache_write_budget_bytes_per_day: u64,
 }

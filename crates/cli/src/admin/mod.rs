@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use forebay_engine::event::DirtyFate;
-use forebay_engine::options::{SetSettings, VolumeSettings};
+use forebay_engine::options::{PROMOTION_NHIT_MAX, SetSettings, VolumeSettings};
 use forebay_host::{
     AdminCommand, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket,
 };
@@ -287,6 +287,11 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
         dirty_age_max_s: request.dirty_age_max_s.unwrap_or(current.settings.dirty_age_max_s),
         origin_timeout_s: request.origin_timeout_s.unwrap_or(current.settings.origin_timeout_s),
     };
+    if !(1..=PROMOTION_NHIT_MAX).contains(&settings.promotion_nhit) {
+        let nhit = settings.promotion_nhit;
+        return Err(Failure::usage(format!("promotion_nhit={nhit} of `{volume}` is out of range"))
+            .or(format!("write 1 to {PROMOTION_NHIT_MAX}")));
+    }
     if !settings.are_valid() {
         return Err(Failure::usage(format!(
             "these settings of `{volume}` do not fit together: writeback_rate_min={} is more than \

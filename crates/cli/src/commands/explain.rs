@@ -42,7 +42,7 @@ fn text(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
     if let Some(copy) = &explanation.copy {
         let age = duration_text(copy.age_ms_max);
         if copy.is_recovered {
-            writeln!(text, "  since       before the daemon started, {age} ago")?;
+            writeln!(text, "  since       possibly before the daemon started, {age} ago")?;
         } else {
             writeln!(text, "  since       at most {age}")?;
         }

@@ -4,7 +4,7 @@
 //! count of 4. An entry that is new, or counted again, stands first in its bucket; the last one is
 //! forgotten for it. By block and not by region: what was read beside a block says little of it
 //! where reads are small and scattered, which is where a cache is worth most. Two blocks are
-//! confused once in some 300 questions, which costs a copy that was not worth it and nothing else.
+//! confused once in some 256 questions, which costs a copy that was not worth it and nothing else.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -28,9 +28,17 @@ pub(crate) struct MissMemory {
 impl MissMemory {
     /// For as many misses as the cache has blocks, or 4 Mi.
     pub(crate) fn new(cache_blocks: u64) -> MissMemory {
+        MissMemory { buckets: vec![[0; WAYS]; MissMemory::buckets_for(cache_blocks)] }
+    }
+
+    /// Bytes of memory for such a cache.
+    pub(crate) fn bytes_for(cache_blocks: u64) -> usize {
+        MissMemory::buckets_for(cache_blocks) * size_of::<[u16; WAYS]>()
+    }
+
+    fn buckets_for(cache_blocks: u64) -> usize {
         let entries = cache_blocks.min(ENTRIES_MAX);
-        let buckets = usize::try_from(entries).expect("fits memory").div_ceil(WAYS).max(1);
-        MissMemory { buckets: vec![[0; WAYS]; buckets] }
+        usize::try_from(entries).expect("fits memory").div_ceil(WAYS).max(1)
     }
 
     /// Notes a miss of a block; tells how many are remembered, this one not included: at most 15.

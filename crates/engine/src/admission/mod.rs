@@ -51,6 +51,11 @@ impl Admission {
         misses + self.decisions.memory_bytes()
     }
 
+    /// What it takes once a setting has asked for everything, for a cache of so many blocks.
+    pub(crate) fn memory_bytes_max(&self, cache_blocks: u64) -> usize {
+        MissMemory::bytes_for(cache_blocks) + self.decisions.memory_bytes()
+    }
+
     /// The last decision about the region of a block and when it was taken, if it is known.
     pub(crate) fn decision(
         &self,
@@ -107,7 +112,7 @@ impl Engine {
         // A full cache stays full while segments are freed only to be filled again.
         let (free, target) = (self.log.segments.free_count(), self.reclaim_target());
         let margin = if self.admission.was_full { self.log.segments.len() / 4 } else { 0 };
-        self.admission.was_full = free <= target + margin;
+        self.admission.was_full = free <= target + margin || self.is_memory_nearly_full();
         match self.volume(slot).settings.sequential_policy {
             SequentialPolicy::Full => self.admission.was_full,
             SequentialPolicy::Always => true,
@@ -202,11 +207,12 @@ impl Engine {
         verdict
     }
 
-    /// Bytes are appended that need not be.
+    /// Blocks are appended that need not be, in one entry. The header of their record is theirs
+    /// alone at worst.
     pub(crate) fn take_from_budget(&mut self, blocks: u64) {
         let budget = self.settings.cache_write_budget_bytes_per_day;
         if budget > 0 {
-            self.admission.budget.take(self.now, budget, blocks * BLOCK_BYTES as u64);
+            self.admission.budget.take(self.now, budget, (blocks + 1) * BLOCK_BYTES as u64);
         }
     }
 

@@ -29,6 +29,7 @@ impl Engine {
         let verdict = self.admit_through(key);
         let Ok(reason) = verdict else {
             // Rule 4 does the rest: what recovery could find is voided first.
+            self.settle_claim(key);
             self.units[key].route = Route::Around;
             self.write_around(key, payload);
             return;
@@ -39,6 +40,7 @@ impl Engine {
         let unit = self.units[key];
         let (start, end) = (unit.start, unit.start + unit.block_count);
         if self.is_degraded() && !self.has_dirty_copy(unit.slot, start, end) {
+            self.settle_claim(key);
             self.units[key].route = Route::Around;
             self.write_around(key, payload);
             return;

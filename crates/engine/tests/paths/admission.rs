@@ -253,6 +253,35 @@ fn streams_are_left_out_once_the_cache_is_full() {
 }
 
 #[test]
+fn streams_are_left_out_once_memory_is_short() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.segments = 64;
+    setup.sequential_cutoff_bytes = 8 * BLOCK;
+    setup.sequential_policy = SequentialPolicy::Full;
+    let mut world = setup.start();
+    let memory_max_bytes = world.status().memory_floor_bytes + 6_000;
+    let settings = SetSettings { memory_max_bytes, ..SetSettings::default() };
+    world.command_now(Command::SetCacheSet { settings }).expect("durable");
+    (0..4).for_each(|part| read(&mut world, part * 16, 16));
+    assert!(world.status().free_segments > 48, "the log is as good as empty");
+    assert!(world.bypassed(0, BypassReason::Sequential) >= 32);
+}
+
+#[test]
+fn writes_that_need_not_be_in_the_log_use_the_budget_up() {
+    let mut setup = Setup::of(&[CacheMode::Writethrough]);
+    setup.segments = 64;
+    setup.cache_write_budget = 1;
+    let mut world = setup.start();
+    // Each of one block, and a header.
+    (0..BUCKET_BLOCKS / 2).for_each(|block| world.write_now(0, 2 * block, 1, 1));
+    assert_eq!(world.bypassed(0, BypassReason::CacheWriteBudget), 0);
+    world.write_now(0, FRESH, 1, 1);
+    world.write_now(0, FRESH + 8, 1, 1);
+    assert!(world.bypassed(0, BypassReason::CacheWriteBudget) > 0);
+}
+
+#[test]
 fn settings_out_of_range_are_refused_and_good_ones_last() {
     let mut world = Setup::of(&[CacheMode::Writeback]).start();
     let volume = VolumeSlot(0);

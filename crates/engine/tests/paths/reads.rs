@@ -146,7 +146,7 @@ fn a_lower_memory_bound_drops_clean_data_and_brings_dirty_data_home() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.segments = 40;
     let mut world = setup.start();
-    for part in 0..80 {
+    for part in 0..112 {
         world.write_now(0, part * 16, 16, 1);
     }
     let before = world.status();
@@ -157,7 +157,7 @@ fn a_lower_memory_bound_drops_clean_data_and_brings_dirty_data_home() {
     world.idle();
     let after = world.status();
     assert!(after.memory_bytes <= memory_max_bytes, "{after:?}");
-    assert_eq!(world.look(0, 0..80 * 16), vec![Content::Tag(1); 80 * 16]);
+    assert_eq!(world.look(0, 0..112 * 16), vec![Content::Tag(1); 112 * 16]);
     assert!(world.status().memory_bytes <= memory_max_bytes, "what was read is not promoted");
 }
 

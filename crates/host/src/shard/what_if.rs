@@ -1,9 +1,9 @@
 //! What a smaller or larger cache would find of the requests that come in.
 //!
-//! Requests are noted as they arrive, on the thread that serves them: what is noted costs less than
-//! the rest by far (`forebay_advisor::curve::WhatIf` says how). The miniatures know nothing of modes
-//! but what stands here, nothing of admission, pauses and errors: they are what the default policy
-//! would do with everything that is cached at once.
+//! Requests are noted as they arrive, on the thread that serves them: most blocks are in no sample
+//! (`forebay_advisor::curve::WhatIf`). The miniatures know of modes what stands here, and nothing of
+//! admission, pauses and errors: they are what the default policy would do if everything were
+//! cached at once.
 
 use forebay_advisor::curve::{ClientOperation, ClientRequest, Estimate, WhatIf};
 use forebay_engine::format::superblock::{Geometry, Superblock};
@@ -11,8 +11,8 @@ use forebay_engine::options::CacheMode;
 use forebay_engine::request::{Request, RequestKind};
 use forebay_engine::units::BLOCK_BYTES;
 
-/// A larger discard is not looked at block by block (256 MiB): that would hold up everybody. What it
-/// takes out of the sample ages and goes.
+/// A larger discard (256 MiB) is not looked at block by block: that would hold up everybody. What
+/// it should take out of the sample ages, and goes.
 const DISCARD_BLOCKS_MAX: u64 = 1 << 16;
 
 /// The curve of a set.
