@@ -1,8 +1,8 @@
 //! What a smaller or larger cache would find of the requests that come in.
 //!
-//! Requests are noted as they arrive, on the thread that serves them: most blocks are in no sample
-//! (`forebay_advisor::curve::WhatIf`). The miniatures know of modes what stands here, and nothing of
-//! admission, pauses and errors: they are what the default policy would do if everything were
+//! Requests are noted as they arrive, on the thread that serves them; most blocks are in no sample
+//! (`forebay_advisor::curve::WhatIf`). The miniatures know of modes what stands here, and nothing
+//! of admission, pauses and errors: they are what the default policy would do if everything were
 //! cached at once.
 
 use forebay_advisor::curve::{ClientOperation, ClientRequest, Estimate, WhatIf};
