@@ -16,13 +16,19 @@ use crate::{print_line, quoted};
 pub(crate) const TRACES: [&str; 4] = ["P3", "OLTP", "P2", "cloudPhysicsIO"];
 
 const SIZES: usize = PERCENTS.len();
+/// Samples at each fixed rate, for chance has a part in one.
+const SAMPLES: usize = 15;
+
+/// A miss ratio for each sample.
+type Samples = [f64; SAMPLES];
 
 /// Miss ratios of the caches of a trace under one policy, by how blocks were chosen.
 struct Curves {
     policy: PolicyName,
     full: [f64; SIZES],
-    one_in_32: [f64; SIZES],
-    one_in_128: [f64; SIZES],
+    /// The first sample is that of the trace as it is.
+    one_in_32: [Samples; SIZES],
+    one_in_128: [Samples; SIZES],
     /// As `forebay advise` does it, and the parts of the blocks that it then looks at.
     advised: [f64; SIZES],
     advised_rate: [f64; SIZES],
@@ -55,37 +61,50 @@ impl Work<'_> {
         tallies.iter().map(|tally| 1.0 - tally.hit_ratio_blocks()).collect()
     }
 
+    /// The requests as those of another volume, of which other blocks are in a sample; the first is
+    /// the trace as it is.
+    fn sample(&self, sample: usize) -> impl Iterator<Item = Request> {
+        let volumes = u32::try_from(sample).expect("a few");
+        let device = move |device: u32| device.wrapping_add(volumes);
+        self.requests
+            .iter()
+            .map(move |request| Request { device: device(request.device), ..*request })
+    }
+
     fn clock2q(&self, sizes: [u32; SIZES]) -> Curves {
-        let at = |rate: fn(u32) -> Rate| {
-            let miniatures =
-                sizes.map(|cache_blocks| Miniature { cache_blocks, rate: rate(cache_blocks) });
+        let run = |sample: usize, miniatures: [Miniature; SIZES]| -> [f64; SIZES] {
             let mut curve = MiniatureCurve::new(&miniatures, &self.options);
-            self.requests.iter().for_each(|request| curve.request(request));
+            self.sample(sample).for_each(|request| curve.request(&request));
             let misses = curve.misses(curve.totals());
-            let ratio = |at: usize| 1.0 - misses[at].hit_ratio_blocks(curve.totals());
-            std::array::from_fn(ratio)
+            std::array::from_fn(|at| 1.0 - misses[at].hit_ratio_blocks(curve.totals()))
+        };
+        let at = |rate: Rate| {
+            let miniatures = sizes.map(|cache_blocks| Miniature { cache_blocks, rate });
+            by_size(|sample| run(sample, miniatures))
         };
         Curves {
             policy: PolicyName::Clock2q,
             full: two(&self.full(PolicyName::Clock2q, &sizes)),
-            one_in_32: at(|_| Rate::one_in(32)),
-            one_in_128: at(|_| Rate::one_in(128)),
-            advised: at(|cache_blocks| Miniature::of(cache_blocks).rate),
+            one_in_32: at(Rate::one_in(32)),
+            one_in_128: at(Rate::one_in(128)),
+            advised: run(0, sizes.map(Miniature::of)),
             advised_rate: sizes.map(|cache_blocks| Miniature::of(cache_blocks).rate.value()),
         }
     }
 
     fn lru(&self, sizes: [u32; SIZES]) -> Curves {
-        let run = |mut curve: LruCurve| {
-            self.requests.iter().for_each(|request| curve.request(request));
+        let run = |sample: usize, mut curve: LruCurve| {
+            self.sample(sample).for_each(|request| curve.request(&request));
             (sizes.map(|size| 1.0 - curve.hit_ratio(size.into())), curve.rate())
         };
         let at = |rate: Rate| {
-            let (ratios, final_rate) = run(LruCurve::at_rate(&self.options, rate));
-            assert!(rate.value() <= final_rate, "the trace is too large for a fixed rate");
-            ratios
+            by_size(|sample| {
+                let (ratios, last) = run(sample, LruCurve::at_rate(&self.options, rate));
+                assert!(rate.value() <= last, "the trace is too large for a fixed rate");
+                ratios
+            })
         };
-        let (advised, rate) = run(LruCurve::new(&self.options));
+        let (advised, rate) = run(0, LruCurve::new(&self.options));
         Curves {
             policy: PolicyName::Lru,
             full: two(&self.full(PolicyName::Lru, &sizes)),
@@ -106,8 +125,8 @@ impl Work<'_> {
                 ("cache_blocks", sizes[at].to_string()),
                 ("policy", quoted(curves.policy.name())),
                 ("full", curves.full[at].to_string()),
-                ("one_in_32", curves.one_in_32[at].to_string()),
-                ("one_in_128", curves.one_in_128[at].to_string()),
+                ("one_in_32", format!("{:?}", curves.one_in_32[at])),
+                ("one_in_128", format!("{:?}", curves.one_in_128[at])),
                 ("advised", curves.advised[at].to_string()),
                 ("advised_rate", curves.advised_rate[at].to_string()),
             ]);
@@ -161,6 +180,12 @@ impl Work<'_> {
         let block_count = u32::try_from(block_count).expect("a request");
         ClientRequest { volume: request.device, first_block, block_count, operation }
     }
+}
+
+/// What each sample finds of the sizes, put together by size.
+fn by_size(run: impl Fn(usize) -> [f64; SIZES]) -> [Samples; SIZES] {
+    let samples: [[f64; SIZES]; SAMPLES] = std::array::from_fn(run);
+    std::array::from_fn(|size| samples.map(|ratios| ratios[size]))
 }
 
 fn two(ratios: &[f64]) -> [f64; SIZES] {
