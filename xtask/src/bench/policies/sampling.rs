@@ -98,16 +98,20 @@ impl LiveCost {
         Spread::of(self.request_ns.iter().copied())
     }
 
-    /// What a hit costs the engine in an index of as many blocks.
-    fn engine_hit(&self, sizes: &[Size]) -> Option<Spread> {
+    /// The engine in an index of as many blocks, if there is one and it had the same requests.
+    fn engine<'a>(&self, sizes: &'a [Size]) -> Option<&'a Size> {
         let is_this = |size: &&Size| size.extent_blocks == 1 && size.extents == self.cache_blocks;
-        sizes.iter().find(is_this).filter(|_| self.is_of_hits())?.hit()
+        sizes.iter().find(is_this).filter(|_| self.is_of_hits())
     }
 
-    /// The time in percent of that of the engine.
+    /// The time in percent of that of the engine, for each pair of measurements.
     fn percent(&self, sizes: &[Size]) -> Option<Spread> {
-        let hit_ns = self.engine_hit(sizes)?.median;
-        Spread::of(self.request_ns.iter().map(|request_ns| 100.0 * request_ns / hit_ns))
+        let hits = &self.engine(sizes)?.hit_ns;
+        let pairs = self
+            .request_ns
+            .iter()
+            .flat_map(|request_ns| hits.iter().map(move |hit_ns| 100.0 * request_ns / hit_ns));
+        Spread::of(pairs)
     }
 }
 
@@ -162,6 +166,7 @@ fn cache_size(cache_blocks: u64) -> String {
 /// The part of the document.
 pub(super) fn text(figures: &Figures) -> String {
     let samples = figures.sampled.first().map_or(0, |sampled| sampled.one_in_32.len());
+    let smallest = figures.sampled.iter().map(|sampled| sampled.cache_blocks).min().unwrap_or(0);
     format!(
         "\
 ## Sampling
@@ -171,14 +176,15 @@ goes through miniatures under clock2q, and through reuse distances for LRU (SHAR
 ratios by block from samples beside those of full replays, at the points above and under the same
 rules. As advised, a miniature has 16,384 blocks, or all of the cache's, and LRU 32,768 sampled
 blocks; a part of 1 is the whole trace, and no sample. At fixed rates miniatures are much smaller
-here: a thirty-second of the smallest cache is some 60 blocks.
+here: that of the smallest cache has {} blocks at 1/32.
 
 Which blocks are in a sample is decided by a hash of volume and block. The first error of a fixed
 rate is that of the trace as it is; behind it stands the median of {samples} samples, with the
 smallest and the largest: the same trace as if it were of other volumes. A median far from 0 is no
 chance; chance is how far the ends lie apart.
 
-"
+",
+        number(smallest as f64 / 32.0, 0),
     ) + "### Curve of clock2q\n\n"
         + &curve_table(&figures.sampled, "clock2q")
         + FOUND_BEFORE_TEXT
@@ -206,7 +212,7 @@ Miniatures of half, once, twice and four times a cache at work (`WhatIf`), here 
 the different blocks; miss ratios at the end of the trace, beside the full replay of the whole. The
 live curve counts recent requests most: all its counts are halved whenever the smallest size has
 seen 2^20 sampled blocks. So where a long trace changes on its way, it differs from the full replay
-on purpose, and a part of the error is that.
+on purpose, and the error can be that.
 
 ";
 
@@ -215,8 +221,8 @@ const COST_TEXT: &str = "\
 
 CPU time of a request that is noted, once the miniatures are full, and memory. Hits are random reads
 of 4 KiB that all hit, as those of the engine's bench; beside them stands what a hit costs the
-engine itself in an index of as many extents, measured in the same run. Beside the small caches of
-the recorded traces most blocks are simulated, and each of their requests has several.
+engine itself in an index of as many extents, measured in the same run, and the share by each pair
+of measurements. Beside small caches most blocks are simulated; a request of several pays for each.
 
 ";
 
@@ -314,7 +320,7 @@ fn cost_table(figures: &Figures) -> String {
             number(cost.request_blocks, 1),
             number(cost.memory_bytes as f64 / 1024.0, 0),
             cell(cost.request(), 1),
-            cell(cost.engine_hit(&figures.sizes), 0),
+            cell(cost.engine(&figures.sizes).and_then(Size::hit), 0),
             cell(cost.percent(&figures.sizes), 2),
         ]
     });
