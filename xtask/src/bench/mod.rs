@@ -64,6 +64,7 @@ Examples:
   cargo xtask bench --quick --only full                 a quick look at a full cache
   cargo xtask bench policies                            the policy alone, index and its memory;
                                                         writes docs/policy-figures.md
+  cargo xtask bench policies --only sampling            a part of that, only printed
   cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]

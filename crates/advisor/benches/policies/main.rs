@@ -1,31 +1,79 @@
-//! Policies on paper: misses on recorded traces, and how fast they turn to other blocks.
+//! Policies on paper: misses on recorded traces, how fast they turn to other blocks, and how near
+//! samples come to that.
 //!
 //! `cargo bench -p forebay-advisor --bench policies` prints a line of JSON for each point (a trace,
-//! a size of blocks, a size of the cache), each trace that is left out, and each seed of the shift.
-//! `cargo xtask bench policies` reads them. The traces are those of `tests/data/arc`, and those in
-//! the folder that the environment variable `FOREBAY_TRACES` names: `FOLDER/FORMAT/NAME.*`.
-//! `-- --seeds N` is the number of seeds.
+//! a size of blocks, a size of the cache), each trace that is left out, each seed of the shift, and
+//! each figure of a sample. `cargo xtask bench policies` reads them. The traces are those of
+//! `tests/data/arc`, and those in the folder that the environment variable `FOREBAY_TRACES` names:
+//! `FOLDER/FORMAT/NAME.*`. `-- --parts misses,shift,sampling` chooses parts, `--seeds N` is the
+//! number of seeds, `--sizes N,N` are the caches in blocks beside which the live curve is timed.
 
+mod cost;
 mod points;
+mod sampling;
+mod traces;
 
 use forebay_advisor::replay::PolicyName;
 use forebay_advisor::replay::shift::{self, Shift};
+use traces::Trace;
 
 /// Seeds unless told.
-const SEEDS: u64 = 15;
+const SEEDS: &str = "15";
+/// Caches unless told.
+const SIZES: &str = "16384,1048576,67108864";
 /// Policies that meet the shift.
 const SHIFTED: [PolicyName; 3] = [PolicyName::Clock2q, PolicyName::Lru, PolicyName::Fifo];
 
 fn main() {
-    points::print();
-    let arguments: Vec<String> = std::env::args().collect();
-    let at = arguments.iter().position(|argument| argument == "--seeds");
-    let seeds = at.map_or(SEEDS, |at| arguments[at + 1].parse().expect("--seeds needs a number"));
-    for policy in SHIFTED {
-        for seed in 1..=seeds {
-            print_shift(policy, &shift::measure(policy, seed).expect("it is no MIN"));
+    let parts = option("--parts", "misses,shift,sampling");
+    let is_wanted = |name: &str| parts.split(',').any(|part| part == name);
+    let traces = match is_wanted("misses") || is_wanted("sampling") {
+        true => traces::find(),
+        false => Vec::new(),
+    };
+    for trace in &traces {
+        let is_sampled = sampling::TRACES.contains(&trace.name().as_str());
+        let has_part = is_wanted("misses") || is_sampled;
+        if let Err(error) = if has_part { measure(trace, is_wanted) } else { Ok(()) } {
+            traces::print_skip(&trace.name(), &error);
         }
     }
+    if is_wanted("sampling") {
+        let sizes = option("--sizes", SIZES);
+        let sizes = sizes.split(',').map(|size| size.parse().expect("--sizes needs numbers"));
+        sizes.for_each(cost::print_hits);
+    }
+    if is_wanted("shift") {
+        let seeds: u64 = option("--seeds", SEEDS).parse().expect("--seeds needs a number");
+        for policy in SHIFTED {
+            for seed in 1..=seeds {
+                print_shift(policy, &shift::measure(policy, seed).expect("it is no MIN"));
+            }
+        }
+    }
+}
+
+/// What follows `name` on the command line, or else `usual`.
+fn option(name: &str, usual: &str) -> String {
+    let mut arguments = std::env::args().skip_while(|argument| argument != name);
+    match arguments.next() {
+        Some(_) => arguments.next().unwrap_or_else(|| panic!("{name} needs a value")),
+        None => usual.to_owned(),
+    }
+}
+
+/// Prints the lines of a trace.
+fn measure(trace: &Trace, is_wanted: impl Fn(&str) -> bool) -> Result<(), String> {
+    let requests = trace.requests()?;
+    for block_bytes in trace.block_sizes() {
+        if is_wanted("misses") {
+            points::print(trace, &requests, *block_bytes);
+        }
+        if is_wanted("sampling") && sampling::TRACES.contains(&trace.name().as_str()) {
+            sampling::print(trace, &requests, *block_bytes);
+        }
+    }
+    Ok(())
 }
 
 fn print_shift(policy: PolicyName, shift: &Shift) {

@@ -8,7 +8,7 @@
 
 use super::histogram::Histogram;
 use super::stack::{Slot, Stack};
-use super::{Access, Accesses, BoundedSample, Discarded, SAMPLED_BLOCKS_MAX};
+use super::{Access, Accesses, BoundedSample, Discarded, Rate, SAMPLED_BLOCKS_MAX};
 use crate::replay::Options;
 use crate::trace::{Operation, Request};
 
@@ -35,8 +35,22 @@ impl LruCurve {
 
     /// The same with at most so many sampled blocks, at least 1.
     pub fn with_sample(options: &Options, blocks_max: usize) -> LruCurve {
+        LruCurve::of_sample(options, BoundedSample::new(blocks_max), blocks_max)
+    }
+
+    /// The same at this rate from the beginning; beyond [`SAMPLED_BLOCKS_MAX`] it gives way, too.
+    pub fn at_rate(options: &Options, rate: Rate) -> LruCurve {
+        let sample = BoundedSample::at_rate(rate, SAMPLED_BLOCKS_MAX);
+        LruCurve::of_sample(options, sample, SAMPLED_BLOCKS_MAX)
+    }
+
+    fn of_sample(
+        options: &Options,
+        sample: BoundedSample<Option<Slot>>,
+        blocks_max: usize,
+    ) -> LruCurve {
         LruCurve {
-            sample: BoundedSample::new(blocks_max),
+            sample,
             // One more: a block enters before another one leaves.
             stack: Stack::new(blocks_max + 1),
             histogram: Histogram::default(),
@@ -173,6 +187,19 @@ mod tests {
         assert!(curve.hit_ratio(36_000) < 0.02);
         assert!((curve.hit_ratio(44_000) - 0.8).abs() < 0.02, "{}", curve.hit_ratio(44_000));
         assert!(curve.reach_blocks() < 44_000);
+    }
+
+    #[test]
+    fn a_fixed_rate_stays_and_finds_the_loop() {
+        let mut curve = LruCurve::at_rate(&OPTIONS, Rate::one_in(20));
+        for _ in 0..5 {
+            for block in 0..40_000 {
+                curve.request(&block_request(Operation::Read, block));
+            }
+        }
+        assert!((curve.rate() * 20.0 - 1.0).abs() < 1e-12);
+        assert!(curve.hit_ratio(36_000) < 0.02);
+        assert!((curve.hit_ratio(44_000) - 0.8).abs() < 0.02, "{}", curve.hit_ratio(44_000));
     }
 
     #[test]

@@ -107,13 +107,13 @@ pub(crate) struct BoundedSample<V> {
 impl<V> BoundedSample<V> {
     /// Of at most `blocks_max` blocks, at first of all.
     pub(crate) fn new(blocks_max: usize) -> BoundedSample<V> {
+        BoundedSample::at_rate(Rate::ALL, blocks_max)
+    }
+
+    /// Of at most `blocks_max` blocks, at this rate or a lower one.
+    pub(crate) fn at_rate(rate: Rate, blocks_max: usize) -> BoundedSample<V> {
         assert!(blocks_max > 0);
-        BoundedSample {
-            rate: Rate::ALL,
-            blocks_max,
-            values: HashTable::default(),
-            hashes: BinaryHeap::new(),
-        }
+        BoundedSample { rate, blocks_max, values: HashTable::default(), hashes: BinaryHeap::new() }
     }
 
     pub(crate) fn rate(&self) -> Rate {

@@ -59,6 +59,8 @@ pub struct Estimate {
     /// Part of the blocks of recent requests that it would have had. None until its miniature has
     /// seen about as many blocks as it has room for.
     pub hit_ratio: Option<f64>,
+    /// Part of the blocks that its miniature sees.
+    pub sampling_rate: f64,
 }
 
 struct Size {
@@ -175,12 +177,11 @@ impl WhatIf {
 
     /// What the sizes would find, the smallest first: half, once, twice and four times the cache.
     pub fn estimates(&self) -> [Estimate; HALVES.len()] {
-        let mut estimates = [Estimate { cache_blocks: 0, hit_ratio: None }; HALVES.len()];
-        for (estimate, size) in estimates.iter_mut().zip(&self.sizes) {
-            let hit_ratio = size.hit_ratio(self.block_count);
-            *estimate = Estimate { cache_blocks: size.cache_blocks, hit_ratio };
-        }
-        estimates
+        self.sizes.each_ref().map(|size| Estimate {
+            cache_blocks: size.cache_blocks,
+            hit_ratio: size.hit_ratio(self.block_count),
+            sampling_rate: size.part,
+        })
     }
 
     /// Bytes of memory.
@@ -226,6 +227,11 @@ mod tests {
             what_if.note(&request(block, 1));
         }
         assert_eq!(ratios(&what_if).map(|ratio| ratio.is_some()), [true, false, false, false]);
+        // 12,000 blocks stand for half a million, a million, two and four.
+        let rates = what_if.estimates().map(|estimate| estimate.sampling_rate);
+        for (rate, expected) in rates.into_iter().zip([0.024, 0.012, 0.006, 0.003]) {
+            assert!((rate / expected - 1.0).abs() < 1e-6, "{rates:?}");
+        }
         assert!(ratios(&what_if)[0].expect("evidence") < 0.03, "all are new");
     }
 

@@ -1,27 +1,41 @@
 //! The bounds of the design on policy, index and memory, each against what was measured.
 
 use super::published::PUBLISHED;
-use super::{Figures, Point, Size};
+use super::{Figures, Part, Point, Shift, Size, sampling};
 use crate::bench::bounds::{Bound, Limit};
 use crate::bench::spread::Spread;
 
 /// Half of the last digit that was published, in thousandths.
 const PUBLISHED_THOUSANDTHS: f64 = 0.5;
 
-/// All bounds that the figures say something of.
+/// All bounds that the measured parts say something of.
 pub(super) fn judge(figures: &Figures) -> Vec<Bound> {
-    let mut bounds = point_bounds(&figures.points);
-    let ours = figures.shifts.iter().filter(|shift| shift.policy == "clock2q");
+    let mut bounds = Vec::new();
+    if figures.has(Part::Misses) {
+        bounds.extend(point_bounds(&figures.points));
+    }
+    if figures.has(Part::Shift) {
+        bounds.push(shift_bound(&figures.shifts));
+    }
+    if figures.has(Part::Sampling) {
+        bounds.extend(sampling::bounds(figures));
+    }
+    if figures.has(Part::Index) {
+        bounds.extend(figures.sizes.iter().flat_map(|size| size_bounds(size, &figures.sizes)));
+    }
+    bounds
+}
+
+fn shift_bound(shifts: &[Shift]) -> Bound {
+    let ours = shifts.iter().filter(|shift| shift.policy == "clock2q");
     // Whoever never comes back is beyond every bound.
     let recovery = ours.map(|shift| shift.recovery_caches.unwrap_or(f64::INFINITY));
-    bounds.push(Bound::new(
+    Bound::new(
         "requests until clock2q is back after a shift, in cache sizes".to_owned(),
         Limit::AtMost(8.0),
         "",
         Spread::of(recovery),
-    ));
-    bounds.extend(figures.sizes.iter().flat_map(|size| size_bounds(size, &figures.sizes)));
-    bounds
+    )
 }
 
 fn point_bounds(points: &[Point]) -> Vec<Bound> {

@@ -1,30 +1,33 @@
 //! The document: tables, and how to read them. All of it is generated.
 
-use super::{Figures, Point, Shift, Size};
+use super::{Figures, Part, Point, Shift, Size, Skip, sampling};
 use crate::bench::document::{cell, table, verdicts};
 use crate::bench::spread::{Spread, number};
 
 const GIB: f64 = (1u64 << 30) as f64;
 
-/// The whole text, in Markdown.
+/// The whole text, in Markdown; of the parts that were measured.
 pub(super) fn text(figures: &Figures) -> String {
+    let part = |part: Part, text: &dyn Fn() -> String| {
+        if figures.has(part) { text() } else { String::new() }
+    };
     preamble(figures)
         + "## Bounds\n\nWhat the design asks for, and what this run came to.\n\n"
         + &verdicts(&figures.bounds)
-        + &published_table(&figures.points)
-        + &other_table(figures)
-        + &shift_table(&figures.shifts)
-        + &speed_table(&figures.sizes)
-        + &memory_table(&figures.sizes)
+        + &part(Part::Misses, &|| published_table(&figures.points) + &other_table(figures))
+        + &part(Part::Shift, &|| shift_table(&figures.shifts))
+        + &part(Part::Sampling, &|| sampling::text(figures))
+        + &part(Part::Index, &|| speed_table(&figures.sizes) + &memory_table(&figures.sizes))
 }
 
 fn preamble(figures: &Figures) -> String {
     let machine = &figures.machine;
+    let extent = if figures.is_whole() { "as a whole" } else { "in parts" };
     format!(
         "\
 # Figures of the policy
 
-Generated as a whole by a run of
+Generated {extent} by a run of
 
 ```
 {}
@@ -52,7 +55,7 @@ largest.
     )
 }
 
-fn ratio(value: f64) -> String {
+pub(super) fn ratio(value: f64) -> String {
     number(value, 3)
 }
 
@@ -62,11 +65,21 @@ fn gap(point: &Point) -> String {
 
 /// The cells that say which point it is.
 fn place(point: &Point) -> [String; 2] {
-    let bytes = f64::from(point.block_bytes);
+    let size = format!("{} ({} %)", cache(point.cache_blocks), point.percent);
+    [blocks(&point.trace, point.block_bytes), size]
+}
+
+/// A trace and the size of its blocks.
+pub(super) fn blocks(trace: &str, block_bytes: u32) -> String {
+    let bytes = f64::from(block_bytes);
     let block =
         if bytes < 1024.0 { format!("{bytes} B") } else { format!("{} KiB", bytes / 1024.0) };
-    let size = format!("{} ({} %)", number(point.cache_blocks as f64, 0), point.percent);
-    [format!("{}, {block}", point.trace), size]
+    format!("{trace}, {block}")
+}
+
+/// Blocks of a cache.
+pub(super) fn cache(cache_blocks: u64) -> String {
+    number(cache_blocks as f64, 0)
 }
 
 fn published_table(points: &[Point]) -> String {
@@ -130,14 +143,16 @@ used twice. They are not part of the mean. Where LRU is as good as MIN there is 
         text += &table(&header, rows);
         text += &worse_than_lru(&others);
     }
-    if !figures.skips.is_empty() {
-        text += "Left out:\n\n";
-        for skip in &figures.skips {
-            text += &format!("- {}: {}\n", skip.trace, skip.reason);
-        }
-        text += "\n";
+    text + &left_out(&figures.skips)
+}
+
+/// Names the traces that are left out, and why.
+pub(super) fn left_out(skips: &[Skip]) -> String {
+    if skips.is_empty() {
+        return String::new();
     }
-    text
+    let line = |skip: &Skip| format!("- {}: {}\n", skip.trace, skip.reason);
+    format!("Left out:\n\n{}\n", skips.iter().map(line).collect::<String>())
 }
 
 /// Names the points at which clock2q does worse than LRU.

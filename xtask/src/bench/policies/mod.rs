@@ -6,10 +6,12 @@
 mod bounds;
 mod document;
 mod published;
+mod sampling;
 
 use std::path::PathBuf;
 
 use anyhow::Context;
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::bounds::Bound;
@@ -26,8 +28,9 @@ const TRACES: &str = "FOREBAY_TRACES";
 /// Seeds of the shift, for a median.
 const SEEDS: u32 = 15;
 const QUICK_SEEDS: u32 = 3;
-/// Indexes that the processor's caches hold, and of a million extents: `LOG2xBLOCKS`.
-const USUAL_SIZES: [&str; 4] = ["14x1", "12x16", "20x1", "20x16"];
+/// Indexes that the processor's caches hold, and of a million extents: how many extents, as a power
+/// of two, and of how many blocks.
+const USUAL_SIZES: [(u32, u64); 4] = [(14, 1), (12, 16), (20, 1), (20, 16)];
 /// Blocks of an extent: 4 KiB and 64 KiB.
 const EXTENT_BLOCKS: [u64; 2] = [1, 16];
 /// The largest indexes, as powers of two: 67 million extents.
@@ -43,12 +46,47 @@ pub(crate) struct Options {
     /// Fewer seeds, and no index larger than a million extents; only printed
     #[arg(long)]
     quick: bool,
-    /// Write the document here [default: docs/policy-figures.md; nowhere with --quick]
+    /// Measure only this part; may be given more than once
+    #[arg(long, value_enum, value_name = "PART")]
+    only: Vec<Part>,
+    /// Write the document here [default: docs/policy-figures.md; nowhere with --only or
+    /// --quick]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Write all raw figures here as JSON
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+}
+
+impl Options {
+    fn has(&self, part: Part) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+
+    /// The indexes to measure. Samples need the cost of a hit, in those of single blocks.
+    fn sizes(&self) -> Vec<(u32, u64)> {
+        let mut sizes: Vec<(u32, u64)> = USUAL_SIZES.into();
+        if !self.quick {
+            sizes.extend(EXTENT_BLOCKS.map(|blocks| (largest_log2(blocks), blocks)));
+        }
+        let is_needed = |blocks| self.has(Part::Index) || (self.has(Part::Sampling) && blocks == 1);
+        sizes.retain(|(_, blocks)| is_needed(*blocks));
+        sizes
+    }
+}
+
+/// A part of the bench.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+enum Part {
+    /// Miss ratios on recorded traces
+    Misses,
+    /// How soon a policy turns to other blocks
+    Shift,
+    /// Curves from samples beside full replays
+    Sampling,
+    /// Hits of the engine, and memory of the index
+    Index,
 }
 
 /// A line of the advisor's program.
@@ -58,6 +96,9 @@ enum Line {
     Point(Point),
     Skip(Skip),
     Shift(Shift),
+    Sampled(sampling::Sampled),
+    Live(sampling::Live),
+    LiveCost(sampling::LiveCost),
 }
 
 /// Miss ratios of a trace in a cache of one size.
@@ -159,53 +200,107 @@ struct Figures {
     machine: Machine,
     /// What was typed.
     command: String,
+    /// What was measured.
+    parts: Vec<Part>,
     points: Vec<Point>,
     skips: Vec<Skip>,
     shifts: Vec<Shift>,
+    sampled: Vec<sampling::Sampled>,
+    lives: Vec<sampling::Live>,
+    live_costs: Vec<sampling::LiveCost>,
     sizes: Vec<Size>,
     bounds: Vec<Bound>,
+}
+
+impl Figures {
+    /// Of these parts, of which nothing is measured yet.
+    fn new(machine: Machine, command: String, parts: Vec<Part>) -> Figures {
+        Figures {
+            machine,
+            command,
+            parts,
+            points: Vec::new(),
+            skips: Vec::new(),
+            shifts: Vec::new(),
+            sampled: Vec::new(),
+            lives: Vec::new(),
+            live_costs: Vec::new(),
+            sizes: Vec::new(),
+            bounds: Vec::new(),
+        }
+    }
+
+    fn has(&self, part: Part) -> bool {
+        self.parts.contains(&part)
+    }
+
+    fn is_whole(&self) -> bool {
+        Part::value_variants().iter().all(|part| self.has(*part))
+    }
+
+    fn add(&mut self, line: Line) {
+        match line {
+            Line::Point(point) => self.points.push(point),
+            Line::Skip(skip) => self.skips.push(skip),
+            Line::Shift(shift) => self.shifts.push(shift),
+            Line::Sampled(sampled) => self.sampled.push(sampled),
+            Line::Live(live) => self.lives.push(live),
+            Line::LiveCost(cost) => self.live_costs.push(cost),
+        }
+    }
 }
 
 /// Measures, prints, and writes the document.
 pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     interrupt::watch()?;
-    let mut figures = Figures {
-        machine: Machine::examine(&workspace),
-        command: command_line(),
-        points: Vec::new(),
-        skips: Vec::new(),
-        shifts: Vec::new(),
-        sizes: Vec::new(),
-        bounds: Vec::new(),
-    };
-    println!("policies on recorded traces, and on a shift");
-    let seeds = if options.quick { QUICK_SEEDS } else { SEEDS };
-    for line in bench(&workspace, "forebay-advisor", "policies", &["--seeds", &seeds.to_string()])?
-    {
-        match line {
-            Line::Point(point) => figures.points.push(point),
-            Line::Skip(skip) => figures.skips.push(skip),
-            Line::Shift(shift) => figures.shifts.push(shift),
+    let parts = Part::value_variants().iter().copied().filter(|part| options.has(*part)).collect();
+    let mut figures = Figures::new(Machine::examine(&workspace), command_line(), parts);
+    let sizes = options.sizes();
+    let arguments = paper_arguments(options, &sizes);
+    if let Some(arguments) = &arguments {
+        println!("policies on paper: {}", arguments.join(" "));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        for line in bench(&workspace, "forebay-advisor", "policies", &arguments)? {
+            figures.add(line);
         }
     }
-    let mut sizes: Vec<String> = USUAL_SIZES.map(str::to_owned).into();
-    if !options.quick {
-        let largest = EXTENT_BLOCKS.map(|blocks| (largest_log2(blocks), blocks));
-        sizes.extend(largest.map(|(log2, blocks)| format!("{log2}x{blocks}")));
+    if !sizes.is_empty() {
+        let sizes = sizes.iter().map(|(log2, blocks)| format!("{log2}x{blocks}"));
+        let sizes: Vec<String> = sizes.collect();
+        println!("hits and memory of the engine, by size of the index: {}", sizes.join(", "));
+        let sizes = sizes.join(",");
+        figures.sizes = bench(&workspace, "forebay-engine", "hit", &["--sizes", &sizes])?;
     }
-    println!("hits and memory of the engine, by size of the index: {}", sizes.join(", "));
-    figures.sizes = bench(&workspace, "forebay-engine", "hit", &["--sizes", &sizes.join(",")])?;
     figures.bounds = bounds::judge(&figures);
     super::print_bounds(&figures.bounds);
     if let Some(path) = &options.json {
         super::write(path, &(serde_json::to_string_pretty(&figures)? + "\n"))?;
     }
-    let usual = (!options.quick).then(|| workspace.root().join(DOCUMENT));
+    let is_usual = figures.is_whole() && !options.quick;
+    let usual = is_usual.then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
         super::write(&path, &(document::text(&figures).trim_end().to_owned() + "\n"))?;
     }
     Ok(Outcome::Passed)
+}
+
+/// What the advisor's program is to do; none if nothing.
+fn paper_arguments(options: &Options, sizes: &[(u32, u64)]) -> Option<Vec<String>> {
+    let parts = [(Part::Misses, "misses"), (Part::Shift, "shift"), (Part::Sampling, "sampling")];
+    let names = parts.into_iter().filter(|(part, _)| options.has(*part)).map(|(_, name)| name);
+    let names: Vec<&str> = names.collect();
+    let caches = sizes.iter().filter(|(_, blocks)| *blocks == 1);
+    let caches: Vec<String> = caches.map(|(log2, _)| (1u64 << log2).to_string()).collect();
+    let seeds = if options.quick { QUICK_SEEDS } else { SEEDS };
+    let mut arguments = vec!["--parts".to_owned(), names.join(",")];
+    if options.has(Part::Shift) {
+        arguments.extend(["--seeds".to_owned(), seeds.to_string()]);
+    }
+    if options.has(Part::Sampling) {
+        arguments.extend(["--sizes".to_owned(), caches.join(",")]);
+    }
+    (!names.is_empty()).then_some(arguments)
 }
 
 /// Builds and runs a program of a crate, and reads its lines.
@@ -261,7 +356,15 @@ mod tests {
         }
     }
 
-    fn size(extents: u64, hit_ns: f64, chase_ns: f64) -> Size {
+    /// Figures of all parts, as `fill` makes them.
+    pub(super) fn figures(fill: impl FnOnce(&mut Figures)) -> Figures {
+        let parts = Part::value_variants().to_vec();
+        let mut figures = Figures::new(Machine::default(), String::new(), parts);
+        fill(&mut figures);
+        figures
+    }
+
+    pub(super) fn size(extents: u64, hit_ns: f64, chase_ns: f64) -> Size {
         Size {
             extents,
             extent_blocks: 1,
@@ -272,6 +375,40 @@ mod tests {
             ghost_bytes: extents,
             chase_ns: vec![chase_ns],
         }
+    }
+
+    fn options(only: &[Part]) -> Options {
+        Options { quick: true, only: only.to_vec(), output: None, json: None }
+    }
+
+    #[test]
+    fn a_part_measures_what_it_needs() {
+        let sizes = |only| options(only).sizes();
+        assert_eq!(sizes(&[]), USUAL_SIZES);
+        assert_eq!(sizes(&[Part::Sampling]), [(14, 1), (20, 1)]);
+        assert_eq!(sizes(&[Part::Misses]), []);
+        let arguments = |only| paper_arguments(&options(only), &[(4, 1), (5, 16), (6, 1)]);
+        let text = |only| arguments(only).expect("something to do").join(" ");
+        assert_eq!(text(&[Part::Sampling]), "--parts sampling --sizes 16,64");
+        assert_eq!(text(&[]), "--parts misses,shift,sampling --seeds 3 --sizes 16,64");
+        assert_eq!(arguments(&[Part::Index]), None);
+    }
+
+    #[test]
+    fn the_document_has_the_parts_that_were_measured() {
+        let text = |parts: &[Part]| {
+            document::text(&figures(|figures| {
+                figures.parts = parts.to_vec();
+                figures.bounds = bounds::judge(figures);
+            }))
+        };
+        let (whole, part) = (text(Part::value_variants()), text(&[Part::Sampling]));
+        assert!(whole.contains("Generated as a whole") && part.contains("Generated in parts"));
+        for title in ["## Misses", "## After a shift", "## Sampling", "## Hits", "## Memory"] {
+            assert!(whole.contains(title), "{title}");
+            assert_eq!(part.contains(title), title == "## Sampling", "{title}");
+        }
+        assert!(whole.contains("back after a shift,") && !part.contains("back after a shift,"));
     }
 
     #[test]
