@@ -18,8 +18,10 @@ const READS_MAX: usize = 12;
 /// Longest read of the check, in sectors.
 const READ_SECTORS_MAX: u32 = 1024;
 
-/// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records.
-const IOS_OF_BACKGROUND_MAX: usize = 256;
+/// Operations under way for the sake of the cache itself: windows, reclaim, checkpoints, records. A
+/// transfer of writeback may take 256 by itself, one for each of its blocks, if these lie apart or
+/// one of them cannot be read.
+const IOS_OF_BACKGROUND_MAX: usize = 256 + 256;
 /// How often the engine looks for requests that have waited too long, in milliseconds, at least.
 const LOOK_MS: u64 = 1_000;
 

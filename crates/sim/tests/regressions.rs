@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        17_990_834,
+        "each block of a transfer of writeback was read by itself, since the read of the gaps \
+         between them had failed: that is right, and the simulator took it for too much I/O",
+    ),
+    (
         897_704_211_892_075,
         "reads that were answered since their origin stalled were still under way: that is right, \
          and the simulator took it for too much I/O",
