@@ -13,7 +13,7 @@
 
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
-use crate::index::Place;
+use crate::index::{Piece, Place};
 use crate::options::{CacheMode, SequentialPolicy};
 use crate::path::write::UnitKind;
 use crate::policy::BlockKey;
@@ -177,8 +177,9 @@ impl Engine {
     }
 
     /// Decides whether a write that goes to the origin in any case goes to the log as well. Under
-    /// its lock; where a copy exists it does, so that the copy stays and has the new content.
-    pub(crate) fn admit_through(&mut self, key: Key) -> Verdict {
+    /// its lock; where a copy exists, as `pieces` of its blocks tell, it does, so that the copy stays
+    /// and has the new content.
+    pub(crate) fn admit_through(&mut self, key: Key, pieces: &[Piece]) -> Verdict {
         let unit = self.units[key];
         let (slot, start, end) = (unit.slot, unit.start, unit.start + unit.block_count);
         if self.effective_mode(slot) != CacheMode::Writethrough {
@@ -188,7 +189,7 @@ impl Engine {
         let has_copies = if has_defect(Defect::UnpromotedLeavesCopy) {
             self.has_dirty_copy(slot, start, end)
         } else {
-            self.has_copies(slot, start, end)
+            pieces.iter().any(|piece| piece.place != Place::Absent)
         };
         if has_copies {
             return Ok(AdmitReason::Cached);

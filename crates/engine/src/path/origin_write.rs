@@ -26,8 +26,10 @@ impl Engine {
     /// a crash could leave the new data on the origin under an older copy that recovery takes for
     /// clean or, if dirty, writes over it.
     pub(crate) fn write_through(&mut self, key: Key, payload: &mut dyn Payload) {
-        let verdict = self.admit_through(key);
-        let Ok(reason) = verdict else {
+        let unit = self.units[key];
+        let (start, end) = (unit.start, unit.start + unit.block_count);
+        let pieces = self.pieces_with_copies(unit.slot, start, end);
+        let Ok(reason) = self.admit_through(key, &pieces) else {
             // Rule 4 does the rest: what recovery could find is voided first.
             self.settle_claim(key);
             self.units[key].route = Route::Around;
@@ -37,21 +39,19 @@ impl Engine {
         if !self.has_unit_room(key, payload) {
             return;
         }
-        let unit = self.units[key];
-        let (start, end) = (unit.start, unit.start + unit.block_count);
         if self.is_degraded() && !self.has_dirty_copy(unit.slot, start, end) {
             self.settle_claim(key);
             self.units[key].route = Route::Around;
             self.write_around(key, payload);
             return;
         }
-        let has_copy = self.may_have_copies(unit.slot, start, end);
         let record = self.append_unit(key, payload);
         self.note_appended(key, reason);
         if reason != AdmitReason::Dirty && matches!(unit.kind, UnitKind::Data { .. }) {
             self.take_from_budget(unit.block_count);
         }
-        if has_copy {
+        // Recovery could find a copy: as it was before the record.
+        if !pieces.is_empty() {
             self.units[key].state = UnitState::RecordFirst;
             self.wait_for_record(record, Waiter::Unit(key));
         } else {
