@@ -15,7 +15,7 @@ use super::report::Report;
 use super::spread::{Spread, number};
 use super::ssd_bytes;
 
-const GIB: f64 = (1u64 << 30) as f64;
+pub(super) const GIB: f64 = (1u64 << 30) as f64;
 
 /// The whole text, in Markdown.
 pub(super) fn text(report: &Report) -> String {
@@ -55,9 +55,7 @@ Generated as a whole by a run of
 on {}, at commit `{}`. Run it again on your own machine rather than believe these figures;
 `cargo xtask bench --help` tells how to run a part.
 
-- {}, {} cores, {} GiB of memory, Linux {}
-- load before the run (1, 5, 15 minutes): {}
-- file systems: {}
+{}- file systems: {}
 {}{}
 ## How to read this
 
@@ -77,11 +75,7 @@ their file lies on a disk; those with O_DIRECT read and write the disk. Compare 
         report.command,
         machine.date,
         machine.commit,
-        machine.processor,
-        machine.cores,
-        number(machine.memory_bytes as f64 / GIB, 1),
-        machine.kernel,
-        machine.load,
+        machine.items(),
         report.file_systems.join(", "),
         versions.concat(),
         sessions(report.session_count),

@@ -4,8 +4,10 @@ use std::process::Command;
 
 use serde::{Deserialize, Serialize};
 
+use super::document::GIB;
 use super::forebay::Program;
 use super::interrupt;
+use super::spread::number;
 use crate::workspace::Workspace;
 
 /// The machine and the versions of what ran.
@@ -57,6 +59,19 @@ impl Machine {
             host: read("/proc/sys/kernel/hostname").trim().to_owned(),
             commit: first_line(&mut commit),
         }
+    }
+
+    /// Two items of a list in Markdown, for the head of a document.
+    pub(super) fn items(&self) -> String {
+        format!(
+            "- {}, {} cores, {} GiB of memory, Linux {}\n\
+             - load before the run (1, 5, 15 minutes): {}\n",
+            self.processor,
+            self.cores,
+            number(self.memory_bytes as f64 / GIB, 1),
+            self.kernel,
+            self.load,
+        )
     }
 
     /// Memory that programs can have at present; 0 if that cannot be found out.

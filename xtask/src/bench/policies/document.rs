@@ -4,8 +4,6 @@ use super::{Figures, Part, Point, Shift, Size, Skip, sampling};
 use crate::bench::document::{cell, table, verdicts};
 use crate::bench::spread::{Spread, number};
 
-const GIB: f64 = (1u64 << 30) as f64;
-
 /// The whole text, in Markdown; of the parts that were measured.
 pub(super) fn text(figures: &Figures) -> String {
     let part = |part: Part, text: &dyn Fn() -> String| {
@@ -35,9 +33,7 @@ Generated {extent} by a run of
 
 on {}, at commit `{}`.
 
-- {}, {} cores, {} GiB of memory, Linux {}
-- load before the run (1, 5, 15 minutes): {}
-
+{}
 Miss ratios, gaps and the shift are the same on every machine. So is memory. Times are of this one:
 if it is a virtual machine, with neighbours, figures of two runs can differ by half. Of a figure
 that was measured several times tables have the median, and in parentheses the smallest and the
@@ -47,11 +43,7 @@ largest.
         figures.command,
         machine.date,
         machine.commit,
-        machine.processor,
-        machine.cores,
-        number(machine.memory_bytes as f64 / GIB, 1),
-        machine.kernel,
-        machine.load,
+        machine.items(),
     )
 }
 
