@@ -544,6 +544,16 @@ pub(crate) struct ReplayArguments {
     #[arg(long, value_name = "POLICY,...", default_value = "clock2q", value_delimiter = ',')]
     #[arg(value_parser = names::parse_policy)]
     pub(crate) policy: Vec<PolicyName>,
+    #[command(flatten)]
+    pub(crate) reading: TraceArguments,
+    /// Print JSON: an array with an object for each trace, size and policy
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How traces are read, and what caches make of them.
+#[derive(Args, Debug)]
+pub(crate) struct TraceArguments {
     /// Size of a block, which is cached or not as a whole; also what a number stands for in
     /// formats that say no sizes
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_block_size)]
@@ -554,9 +564,6 @@ pub(crate) struct ReplayArguments {
     /// Promote long streams of reads, too; else those beyond 1M are left out once the cache is full
     #[arg(long)]
     pub(crate) no_sequential: bool,
-    /// Print JSON: an array with an object for each trace, size and policy
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 fn parse_block_size(text: &str) -> Result<u32, String> {
@@ -597,16 +604,8 @@ pub(crate) struct AdviseArguments {
     /// Sizes of the cache to look at [default: from a 256th of the working set to all of it]
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = size::parse)]
     pub(crate) cache_size: Vec<u64>,
-    /// Size of a block, which is cached or not as a whole; also what a number stands for in
-    /// formats that say no sizes
-    #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = parse_block_size)]
-    pub(crate) block_size: u32,
-    /// Format of the traces [default: recognised]
-    #[arg(long, value_name = "FORMAT", value_parser = names::parse_trace_format)]
-    pub(crate) format: Option<Format>,
-    /// Promote long streams of reads, too; else those beyond 1M are left out once the cache is full
-    #[arg(long)]
-    pub(crate) no_sequential: bool,
+    #[command(flatten)]
+    pub(crate) reading: TraceArguments,
     /// Write a report with charts to this file: one page that needs nothing else
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,

@@ -17,6 +17,7 @@ mod show;
 mod status;
 mod status_text;
 mod stop;
+mod traces;
 mod wipe;
 
 use std::process::ExitCode;

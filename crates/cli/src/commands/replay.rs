@@ -2,18 +2,15 @@
 
 use std::path::Path;
 
-use forebay_advisor::replay::{Case, Options, Replay, Summary, Tally};
-use forebay_advisor::trace::{self, BrokenLines, TraceReader};
-use forebay_engine::options::VolumeSettings;
+use forebay_advisor::replay::{Case, Replay, Summary, Tally};
+use forebay_advisor::trace::TraceReader;
 use serde::Serialize;
 
+use super::traces::{self, REQUESTS_PER_PROGRESS};
 use crate::args::ReplayArguments;
 use crate::exit::Failure;
 use crate::progress::{Progress, Unit};
 use crate::{output, size};
-
-/// Requests between two looks at the progress.
-const REQUESTS_PER_PROGRESS: u64 = 16_384;
 
 /// One trace, size and policy.
 #[derive(Serialize)]
@@ -59,13 +56,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<(), Failure> {
 fn cases(arguments: &ReplayArguments) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
     for bytes in &arguments.cache_size {
-        let blocks = u32::try_from(bytes / u64::from(arguments.block_size));
-        let cache_blocks = blocks.ok().filter(|blocks| *blocks > 0).ok_or_else(|| {
-            let (cache, block) = (size::text(*bytes), size::text(arguments.block_size.into()));
-            Failure::usage(format!(
-                "a cache of {cache} has no blocks of {block}, or more than 2^32 of them"
-            ))
-        })?;
+        let cache_blocks = traces::cache_blocks(&arguments.reading, *bytes)?;
         cases.extend(arguments.policy.iter().map(|policy| Case { policy: *policy, cache_blocks }));
     }
     Ok(cases)
@@ -77,12 +68,8 @@ fn replay<'a>(
     cases: &[Case],
     arguments: &ReplayArguments,
 ) -> Result<Vec<Row<'a>>, Failure> {
-    let options = trace::Options { format: arguments.format, object_bytes: arguments.block_size };
-    let mut reader = TraceReader::open(path, &options)?;
-    let default_cutoff = VolumeSettings::default().sequential_cutoff_bytes;
-    let cutoff = if arguments.no_sequential { 0 } else { default_cutoff };
-    let options = Options { block_bytes: arguments.block_size, sequential_cutoff_bytes: cutoff };
-    let mut replay = Replay::new(cases, &options);
+    let mut reader = TraceReader::open(path, &traces::reading(&arguments.reading))?;
+    let mut replay = Replay::new(cases, &traces::options(&arguments.reading));
     let mut progress = Progress::start(name, Unit::Bytes, reader.file_bytes());
     let mut count = 0u64;
     while let Some(request) = reader.next() {
@@ -93,7 +80,7 @@ fn replay<'a>(
         }
     }
     progress.finish();
-    report_broken(name, reader.broken());
+    traces::report_broken(name, reader.broken());
     let (summary, tallies) = replay.finish();
     let rows = cases.iter().zip(tallies);
     Ok(rows.map(|(case, tally)| row(name, &reader, case, (&summary, &tally), arguments)).collect())
@@ -113,8 +100,8 @@ fn row<'a>(
         trace,
         format: reader.format().name(),
         policy: case.policy.name(),
-        cache_size_bytes: u64::from(case.cache_blocks) * u64::from(arguments.block_size),
-        block_size_bytes: arguments.block_size,
+        cache_size_bytes: u64::from(case.cache_blocks) * u64::from(arguments.reading.block_size),
+        block_size_bytes: arguments.reading.block_size,
         request_count: tally.request_count,
         block_count: tally.block_count,
         bytes: tally.bytes,
@@ -130,17 +117,6 @@ fn row<'a>(
         bypassed_request_count: tally.bypassed_request_count,
         bypassed_bytes: tally.bypassed_bytes,
         broken_line_count: reader.broken().count,
-    }
-}
-
-/// Tells of the lines of a trace that were left out.
-pub(super) fn report_broken(name: &str, broken: &BrokenLines) {
-    for line in &broken.first {
-        eprintln!("{name}: line {} {}; left out", line.line, line.error);
-    }
-    let more = broken.count - broken.first.len() as u64;
-    if more > 0 {
-        eprintln!("{name}: {more} more broken lines left out");
     }
 }
 

@@ -7,19 +7,14 @@ mod text;
 use std::path::PathBuf;
 
 use forebay_advisor::advice::{Advisor, Options, Report};
-use forebay_advisor::replay;
-use forebay_advisor::trace::{self, MergedReader};
-use forebay_engine::options::VolumeSettings;
+use forebay_advisor::trace::{MergedReader, TraceReader};
 use serde::Serialize;
 
-use super::replay::report_broken;
+use super::traces::{self, REQUESTS_PER_PROGRESS};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
+use crate::output;
 use crate::progress::{Progress, Unit};
-use crate::{output, size};
-
-/// Requests between two looks at the progress.
-const REQUESTS_PER_PROGRESS: u64 = 16_384;
 
 /// A file that was read.
 #[derive(Clone, Serialize)]
@@ -63,23 +58,15 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
 }
 
 fn options(arguments: &AdviseArguments) -> Result<Options, Failure> {
-    let mut cache_blocks = Vec::new();
-    for bytes in &arguments.cache_size {
-        let blocks = u32::try_from(bytes / u64::from(arguments.block_size));
-        cache_blocks.push(blocks.ok().filter(|blocks| *blocks > 0).ok_or_else(|| {
-            let (cache, block) = (size::text(*bytes), size::text(arguments.block_size.into()));
-            Failure::usage(format!(
-                "a cache of {cache} has no blocks of {block}, or more than 2^32 of them; \
-                 --block-size chooses another size of blocks"
-            ))
-        })?);
-    }
+    let blocks = |bytes: &u64| {
+        let blocks = traces::cache_blocks(&arguments.reading, *bytes);
+        blocks.map_err(|error| error.or("--block-size chooses another size of blocks"))
+    };
+    let mut cache_blocks =
+        arguments.cache_size.iter().map(blocks).collect::<Result<Vec<u32>, Failure>>()?;
     cache_blocks.sort_unstable();
     cache_blocks.dedup();
-    let default_cutoff = VolumeSettings::default().sequential_cutoff_bytes;
-    let cutoff = if arguments.no_sequential { 0 } else { default_cutoff };
-    let replay =
-        replay::Options { block_bytes: arguments.block_size, sequential_cutoff_bytes: cutoff };
+    let replay = traces::options(&arguments.reading);
     Ok(Options { replay, figures: arguments.figures.figures(), cache_blocks })
 }
 
@@ -89,8 +76,7 @@ fn advise(
     arguments: &AdviseArguments,
 ) -> Result<Document, Failure> {
     refuse_devices(paths)?;
-    let reading = trace::Options { format: arguments.format, object_bytes: arguments.block_size };
-    let mut reader = MergedReader::open(paths, &reading)?;
+    let mut reader = MergedReader::open(paths, &traces::reading(&arguments.reading))?;
     let label = match paths {
         [path] => path.display().to_string(),
         _ => format!("{} files", paths.len()),
@@ -106,9 +92,9 @@ fn advise(
         }
     }
     progress.finish();
-    let source = |reader: &trace::TraceReader| {
+    let source = |reader: &TraceReader| {
         let path = reader.path().display().to_string();
-        report_broken(&path, reader.broken());
+        traces::report_broken(&path, reader.broken());
         let broken_line_count = reader.broken().count;
         Source { path, format: reader.format().name(), broken_line_count }
     };
