@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use forebay_advisor::curve::{
-    ClientOperation, ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf,
-};
+use forebay_advisor::curve::{ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf};
 use forebay_advisor::replay::{Case, Options, PolicyName, Replay};
 use forebay_advisor::trace::{self, Request, TraceReader};
 
@@ -107,15 +105,7 @@ fn beside_a_cache_at_work_other_sizes_are_known() {
         let cache_blocks = distinct_blocks / 5;
         let mut what_if = WhatIf::new(cache_blocks.into());
         for request in &requests {
-            let block_bytes = u64::from(block_bytes);
-            let first_block = request.offset_bytes / block_bytes;
-            let end = (request.offset_bytes + request.length_bytes).div_ceil(block_bytes);
-            what_if.note(&ClientRequest {
-                volume: request.device,
-                first_block,
-                block_count: u32::try_from(end - first_block).expect("a request"),
-                operation: ClientOperation::Use,
-            });
+            what_if.note(&ClientRequest::recorded(request, block_bytes));
         }
         let sizes = what_if.estimates().map(|estimate| estimate.cache_blocks as u32);
         let expected = replayed(PolicyName::Clock2q, &sizes, &requests, &options);

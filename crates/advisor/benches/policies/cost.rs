@@ -45,7 +45,7 @@ pub(crate) fn print(
     requests: impl Iterator<Item = ClientRequest> + Clone,
 ) {
     let request_count = requests.clone().count();
-    let block_count: u64 = requests.clone().map(|request| u64::from(request.block_count)).sum();
+    let block_count: u64 = requests.clone().map(|request| request.block_count).sum();
     let rounds: [f64; ROUNDS] = std::array::from_fn(|_| time(what_if, &requests));
     let mut fields = vec![("kind", quoted("live_cost"))];
     fields.extend_from_slice(place);

@@ -1,11 +1,9 @@
 //! Miss ratios from samples beside those of a full replay: the curves of `forebay advise`, and the
 //! live one of a cache at work.
 
-use forebay_advisor::curve::{
-    ClientOperation, ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf,
-};
+use forebay_advisor::curve::{ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf};
 use forebay_advisor::replay::{Case, Options, PolicyName};
-use forebay_advisor::trace::{Operation, Request};
+use forebay_advisor::trace::Request;
 
 use crate::cost;
 use crate::points::{self, PERCENTS};
@@ -135,8 +133,8 @@ impl Work<'_> {
 
     /// The live curve beside a cache of so many blocks.
     fn print_live(&self, cache_blocks: u32) {
-        let requests: Vec<ClientRequest> =
-            self.requests.iter().map(|request| self.client_request(request)).collect();
+        let client_request = |request| ClientRequest::recorded(request, self.options.block_bytes);
+        let requests: Vec<ClientRequest> = self.requests.iter().map(client_request).collect();
         let mut what_if = WhatIf::new(cache_blocks.into());
         requests.iter().for_each(|request| what_if.note(request));
         let estimates = what_if.estimates();
@@ -162,23 +160,6 @@ impl Work<'_> {
         ];
         let noted = requests.iter().copied();
         cost::print(&place, cache_blocks.into(), &mut what_if, noted);
-    }
-
-    /// A use is of all blocks that it touches, a discard of those that it covers.
-    fn client_request(&self, request: &Request) -> ClientRequest {
-        let block_bytes = u64::from(self.options.block_bytes);
-        let (start, end) = (request.offset_bytes, request.offset_bytes + request.length_bytes);
-        let (operation, first_block, end) = match request.operation {
-            Operation::Discard => {
-                (ClientOperation::Discard, start.div_ceil(block_bytes), end / block_bytes)
-            }
-            Operation::Read | Operation::Write => {
-                (ClientOperation::Use, start / block_bytes, end.div_ceil(block_bytes))
-            }
-        };
-        let block_count = end.saturating_sub(first_block);
-        let block_count = u32::try_from(block_count).expect("a request");
-        ClientRequest { volume: request.device, first_block, block_count, operation }
     }
 }
 

@@ -7,10 +7,13 @@
 //! Invariants: memory is taken at the beginning, and does not depend on the size of the cache; the
 //! counts keep to recent requests.
 
+use std::ops::Range;
+
 use forebay_engine::policy::{BlockKey, Clock2q};
 
 use super::compact::CompactQueues;
 use super::{Rate, sample_hash};
+use crate::trace::{Operation, Request};
 
 /// Blocks of a miniature, unless the cache has fewer.
 const MINIATURE_BLOCKS: u64 = 12_000;
@@ -46,9 +49,39 @@ pub struct ClientRequest {
     /// First block.
     pub first_block: u64,
     /// How many, one behind the other.
-    pub block_count: u32,
+    pub block_count: u64,
     /// What is done.
     pub operation: ClientOperation,
+}
+
+impl ClientRequest {
+    /// A request for `bytes` of a volume: a use is of all blocks that it touches, a discard of those
+    /// that it covers.
+    pub fn of_bytes(
+        volume: u32,
+        operation: ClientOperation,
+        bytes: Range<u64>,
+        block_bytes: u64,
+    ) -> ClientRequest {
+        let (first_block, end) = match operation {
+            ClientOperation::Use => (bytes.start / block_bytes, bytes.end.div_ceil(block_bytes)),
+            ClientOperation::Discard => {
+                (bytes.start.div_ceil(block_bytes), bytes.end / block_bytes)
+            }
+        };
+        let block_count = end.saturating_sub(first_block);
+        ClientRequest { volume, first_block, block_count, operation }
+    }
+
+    /// A recorded request.
+    pub fn recorded(request: &Request, block_bytes: u32) -> ClientRequest {
+        let operation = match request.operation {
+            Operation::Read | Operation::Write => ClientOperation::Use,
+            Operation::Discard => ClientOperation::Discard,
+        };
+        let bytes = request.offset_bytes..request.offset_bytes + request.length_bytes;
+        ClientRequest::of_bytes(request.device, operation, bytes, block_bytes.into())
+    }
 }
 
 /// What a cache of some size would find.
@@ -142,11 +175,11 @@ impl WhatIf {
     #[inline]
     pub fn note(&mut self, request: &ClientRequest) {
         if request.operation == ClientOperation::Use {
-            self.block_count += u64::from(request.block_count);
+            self.block_count += request.block_count;
         }
         let volume = u64::from(request.volume).wrapping_mul(VOLUME_MULTIPLIER);
         let mut mixed = request.first_block.wrapping_add(volume).wrapping_mul(MULTIPLIER);
-        for index in 0..u64::from(request.block_count) {
+        for index in 0..request.block_count {
             if self.passing.holds(mixed) {
                 self.note_passing(request, request.first_block + index);
             }
@@ -195,7 +228,7 @@ impl WhatIf {
 mod tests {
     use super::*;
 
-    fn request(first_block: u64, block_count: u32) -> ClientRequest {
+    fn request(first_block: u64, block_count: u64) -> ClientRequest {
         ClientRequest { volume: 3, first_block, block_count, operation: ClientOperation::Use }
     }
 
@@ -218,6 +251,18 @@ mod tests {
         assert!(found[1] > found[0] && found[1] < 0.75, "{found:?}");
         assert!((found[2] - 0.875).abs() < 0.02, "{found:?}");
         assert!((found[3] - 0.875).abs() < 0.02, "{found:?}");
+    }
+
+    #[test]
+    fn a_block_is_used_by_any_of_its_bytes_and_gone_with_all_of_them() {
+        let blocks = |operation, bytes| {
+            let request = ClientRequest::of_bytes(3, operation, bytes, 4_096);
+            (request.first_block, request.block_count)
+        };
+        let bytes = 4_096 - 512..3 * 4_096 - 512;
+        assert_eq!(blocks(ClientOperation::Use, bytes.clone()), (0, 3));
+        assert_eq!(blocks(ClientOperation::Discard, bytes), (1, 1));
+        assert_eq!(blocks(ClientOperation::Discard, 4_096 - 512..4_096).1, 0);
     }
 
     #[test]

@@ -32,21 +32,14 @@ impl LiveCurve {
     pub(super) fn note(&mut self, superblock: &Superblock, request: &Request) {
         let Some(volume) = superblock.volume(request.volume) else { return };
         let Some(operation) = operation(volume.mode, &request.kind) else { return };
-        let (first_block, block_count) = match operation {
-            ClientOperation::Use => touched(request),
-            ClientOperation::Discard => covered(request),
-        };
-        if operation == ClientOperation::Discard && block_count > DISCARD_BLOCKS_MAX {
+        #[expect(clippy::cast_possible_truncation, reason = "ids count attaches")]
+        let id = volume.id.0 as u32;
+        let bytes = request.offset_bytes..request.offset_bytes + request.length_bytes;
+        let noted = ClientRequest::of_bytes(id, operation, bytes, BLOCK_BYTES as u64);
+        if operation == ClientOperation::Discard && noted.block_count > DISCARD_BLOCKS_MAX {
             return;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "ids count attaches")]
-        let volume = volume.id.0 as u32;
-        self.what_if.note(&ClientRequest {
-            volume,
-            first_block,
-            block_count: u32::try_from(block_count).expect("32 MiB at most"),
-            operation,
-        });
+        self.what_if.note(&noted);
     }
 
     /// The smallest size first.
@@ -70,32 +63,12 @@ fn operation(mode: CacheMode, kind: &RequestKind) -> Option<ClientOperation> {
     }
 }
 
-/// Blocks that the request touches: the first, and how many.
-fn touched(request: &Request) -> (u64, u64) {
-    let block = BLOCK_BYTES as u64;
-    let start = request.offset_bytes / block;
-    (start, (request.offset_bytes + request.length_bytes).div_ceil(block) - start)
-}
-
-/// Blocks of which nothing is left.
-fn covered(request: &Request) -> (u64, u64) {
-    let block = BLOCK_BYTES as u64;
-    let start = request.offset_bytes.div_ceil(block);
-    let end = (request.offset_bytes + request.length_bytes) / block;
-    (start, end.saturating_sub(start))
-}
-
 #[cfg(test)]
 mod tests {
     use forebay_engine::payload::BufferId;
-    use forebay_engine::request::{Durability, RequestId};
-    use forebay_engine::units::VolumeSlot;
+    use forebay_engine::request::Durability;
 
     use super::*;
-
-    fn request(kind: RequestKind, offset_bytes: u64, length_bytes: u64) -> Request {
-        Request { id: RequestId(1), volume: VolumeSlot(0), offset_bytes, length_bytes, kind }
-    }
 
     #[test]
     fn modes_decide_what_enters_the_cache() {
@@ -113,15 +86,5 @@ mod tests {
             assert_eq!(operation(mode, &write), of_write, "{mode:?}");
             assert_eq!(operation(mode, &RequestKind::Flush), None);
         }
-    }
-
-    #[test]
-    fn a_block_is_used_by_any_of_its_bytes_and_gone_with_all_of_them() {
-        let discard = RequestKind::Discard { durability: Durability::Completed };
-        let request = request(discard, 4_096 - 512, 8_192);
-        assert_eq!(touched(&request), (0, 3));
-        assert_eq!(covered(&request), (1, 1));
-        let small = Request { length_bytes: 512, ..request };
-        assert_eq!(covered(&small).1, 0);
     }
 }
