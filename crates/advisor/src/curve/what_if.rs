@@ -55,8 +55,8 @@ pub struct ClientRequest {
 }
 
 impl ClientRequest {
-    /// A request for `bytes` of a volume: a use is of all blocks that it touches, a discard of those
-    /// that it covers.
+    /// A request for `bytes` of a volume: a use is of all blocks that it touches, a discard of
+    /// those that it covers.
     pub fn of_bytes(
         volume: u32,
         operation: ClientOperation,

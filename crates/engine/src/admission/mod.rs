@@ -177,8 +177,8 @@ impl Engine {
     }
 
     /// Decides whether a write that goes to the origin in any case goes to the log as well. Under
-    /// its lock; where a copy exists, as `pieces` of its blocks tell, it does, so that the copy stays
-    /// and has the new content.
+    /// its lock; where a copy exists, as `pieces` of its blocks tell, it does, so that the copy
+    /// stays and has the new content.
     pub(crate) fn admit_through(&mut self, key: Key, pieces: &[Piece]) -> Verdict {
         let unit = self.units[key];
         let (slot, start, end) = (unit.slot, unit.start, unit.start + unit.block_count);
