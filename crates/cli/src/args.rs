@@ -286,6 +286,7 @@ Keys of the cache set:
   discard             on or off; TRIM of freed segments
   cache_write_budget  SIZE a day for promotions and writethrough; beyond it only what was missed
                       before is cached; 0 = no bound
+  policy              clock2q, lru or fifo; which clean blocks stay in a full cache
   dirty_soft_percent  1 to 94; share of the log with dirty data from which on writers are slowed
   dirty_hard_percent  2 to 95; share that dirty data should not exceed; more than the soft one
 

@@ -4,6 +4,7 @@ use forebay_advisor::replay::PolicyName;
 use forebay_advisor::trace::Format;
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, SequentialPolicy, WritebackOrder};
+use forebay_engine::policy::PolicyKind;
 use forebay_engine::status::{CacheHealth, OriginState, VolumeState};
 
 const MODES: [(CacheMode, &str); 5] = [
@@ -102,6 +103,14 @@ pub(crate) fn health_name(health: CacheHealth) -> &'static str {
         CacheHealth::Degraded(_) => "degraded",
         CacheHealth::Failed(_) => "failed",
     }
+}
+
+/// Reads the name of a policy that the log can have.
+pub(crate) fn parse_log_policy(name: &str) -> Result<PolicyKind, String> {
+    PolicyKind::from_name(name).ok_or_else(|| {
+        let names = PolicyKind::ALL.map(PolicyKind::name).join(", ");
+        format!("`{name}` is no policy of a cache: choose one of {names}")
+    })
 }
 
 /// Reads the name of a policy.

@@ -44,6 +44,15 @@ impl BlockBits {
         masks(position, block_count).any(|(word, mask)| self.words[word] & mask != 0)
     }
 
+    /// The bits of 64 positions from a multiple of 64 on.
+    pub(crate) fn word(&self, position: CacheBlock) -> u64 {
+        self.words[position.0 as usize / WORD_BITS as usize]
+    }
+
+    pub(crate) fn set_word(&mut self, position: CacheBlock, bits: u64) {
+        self.words[position.0 as usize / WORD_BITS as usize] = bits;
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.len() * size_of::<u64>()
     }

@@ -37,9 +37,9 @@ use crate::path::pace::Pace;
 use crate::path::room::RoomQueue;
 use crate::path::write::Unit;
 use crate::payload::{BufferId, BufferRange, Payload};
-use crate::policy::{Lru, Policy};
 use crate::range_lock::LockOwner;
 use crate::recovery::Recovery;
+use crate::replacement::Replacement;
 use crate::request::{Reply, Request};
 use crate::slab::{Key, Slab};
 use crate::status::SetCounters;
@@ -150,7 +150,7 @@ pub struct Engine {
     pub(crate) settings: SetSettings,
     pub(crate) volumes: Vec<Option<Volume>>,
     pub(crate) log: Log,
-    pub(crate) policy: Box<dyn Policy + Send>,
+    pub(crate) replacement: Replacement,
     pub(crate) admission: Admission,
     /// Which blocks of the cache device were fetched ahead and not read since.
     pub(crate) ahead: BlockBits,
@@ -213,6 +213,7 @@ impl Engine {
         let geometry = superblock.geometry;
         let cache_blocks = u64::from(geometry.segment_count) * u64::from(geometry.segment_blocks());
         let log = Log::new(superblock.set_id, &geometry);
+        let policy = superblock.settings.policy;
         let mut engine = Engine {
             now,
             phase: Phase::Recovering(Box::new(Recovery::new(&superblock, origins))),
@@ -221,7 +222,7 @@ impl Engine {
             cache_facts: cache,
             volumes: Vec::new(),
             log,
-            policy: Box::new(Lru::new(cache_blocks)),
+            replacement: Replacement::new(policy, cache_blocks),
             admission: Admission::default(),
             ahead: BlockBits::new(cache_blocks),
             operations: Slab::default(),

@@ -105,7 +105,7 @@ impl Engine {
         explanation.is_kept = if explanation.is_dirty {
             Some(true)
         } else if kind == CopyKind::Data {
-            self.policy.would_keep(position)
+            Some(self.replacement.policy.would_keep(position, 1))
         } else {
             Some(false)
         };

@@ -123,7 +123,7 @@ impl Engine {
             })
             .sum();
         let blanks = self.log.blanks.len() * 96;
-        let policy = self.policy.memory_bytes() + self.ahead.memory_bytes();
+        let policy = self.replacement.memory_bytes() + self.ahead.memory_bytes();
         let admission = self.admission.memory_bytes();
         (index + blanks + policy + admission + self.log.segments.memory_bytes()) as u64
     }
@@ -160,7 +160,7 @@ impl Engine {
     /// Memory that the set needs with nothing cached.
     fn memory_floor_bytes(&self) -> u64 {
         let open = STREAMS.len() * self.log.segments.bytes_per_segment();
-        let bits = self.policy.memory_bytes() + self.ahead.memory_bytes();
+        let bits = self.replacement.memory_bytes() + self.ahead.memory_bytes();
         // No later setting may take it beyond a bound that was accepted.
         let fixed = bits + self.admission.memory_bytes_max(self.log.segments.block_count());
         (fixed + open + self.log.segments.table_bytes()) as u64

@@ -43,6 +43,7 @@ pub mod policy;
 mod range_lock;
 mod read_ahead;
 mod recovery;
+mod replacement;
 pub mod request;
 pub mod sequential;
 mod slab;

@@ -1,5 +1,6 @@
 //! What the engine is told about its devices, its volumes and the operator's wishes.
 
+use crate::policy::PolicyKind;
 use crate::units::{BLOCK_BYTES, EXTENT_BLOCKS_MAX, VolumeSlot};
 
 /// How a volume uses the cache. See `docs/durability.md` for what can be lost in each.
@@ -90,6 +91,8 @@ pub struct SetSettings {
     /// Beyond them only what was seen before is cached. Zero is no bound;
     /// at most [`CACHE_WRITE_BUDGET_MAX`].
     pub cache_write_budget_bytes_per_day: u64,
+    /// Which clean blocks stay.
+    pub policy: PolicyKind,
 }
 
 impl SetSettings {
@@ -123,6 +126,7 @@ impl Default for SetSettings {
             dirty_soft_percent: 40,
             dirty_hard_percent: 90,
             cache_write_budget_bytes_per_day: 0,
+            policy: PolicyKind::Clock2q,
         }
     }
 }

@@ -6,6 +6,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::{
     CacheMode, DIRTY_SECONDS_MAX, SequentialPolicy, SetSettings, VolumeSettings, WritebackOrder,
 };
+use forebay_engine::policy::PolicyKind;
 
 use crate::device::{
     AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Outage,
@@ -584,6 +585,12 @@ pub(crate) fn set_settings(random: &mut Random) -> SetSettings {
         cache_write_budget_bytes_per_day: *beside.pick(&[0, 0, 0, 1, 1 << 30, 1 << 50]),
         memory_max_bytes: *random.pick(&[u64::MAX, u64::MAX, u64::MAX, 256 * KIB, 160 * KIB, 0]),
         discard_freed_segments: random.percent(70),
+        // Half of the runs keep to the default.
+        policy: if beside.percent(50) {
+            PolicyKind::Clock2q
+        } else {
+            *beside.pick(&PolicyKind::ALL)
+        },
     }
 }
 

@@ -5,10 +5,13 @@
 //! a size of blocks, a size of the cache), each trace that is left out, each seed of the shift, and
 //! each figure of a sample. `cargo xtask bench policies` reads them. The traces are those of
 //! `tests/data/arc`, and those in the folder that the environment variable `FOREBAY_TRACES` names:
-//! `FOLDER/FORMAT/NAME.*`. `-- --parts misses,shift,sampling` chooses parts, `--seeds N` is the
+//! `FOLDER/FORMAT/NAME.*`. `-- --parts misses,log,shift,sampling` chooses parts, `--seeds N` is the
 //! number of seeds, `--sizes N,N` are the caches in blocks beside which the live curve is timed.
 
 mod cost;
+#[path = "../../../engine/benches/hit/devices.rs"]
+mod devices;
+mod log;
 mod points;
 mod sampling;
 mod traces;
@@ -25,15 +28,15 @@ const SIZES: &str = "16384,1048576,67108864";
 const SHIFTED: [PolicyName; 3] = [PolicyName::Clock2q, PolicyName::Lru, PolicyName::Fifo];
 
 fn main() {
-    let parts = option("--parts", "misses,shift,sampling");
+    let parts = option("--parts", "misses,log,shift,sampling");
     let is_wanted = |name: &str| parts.split(',').any(|part| part == name);
-    let traces = match is_wanted("misses") || is_wanted("sampling") {
+    let traces = match ["misses", "log", "sampling"].into_iter().any(is_wanted) {
         true => traces::find(),
         false => Vec::new(),
     };
     for trace in &traces {
         let is_sampled = sampling::TRACES.contains(&trace.name().as_str());
-        let has_part = is_wanted("misses") || is_sampled;
+        let has_part = is_wanted("misses") || is_wanted("log") || is_sampled;
         if let Err(error) = if has_part { measure(trace, is_wanted) } else { Ok(()) } {
             traces::print_skip(&trace.name(), &error);
         }
@@ -68,6 +71,9 @@ fn measure(trace: &Trace, is_wanted: impl Fn(&str) -> bool) -> Result<(), String
     for block_bytes in trace.block_sizes() {
         if is_wanted("misses") {
             points::print(trace, &requests, *block_bytes);
+        }
+        if is_wanted("log") && log::TRACES.contains(&trace.name().as_str()) {
+            log::print(trace, &requests, *block_bytes);
         }
         if is_wanted("sampling") && sampling::TRACES.contains(&trace.name().as_str()) {
             sampling::print(trace, &requests, *block_bytes);

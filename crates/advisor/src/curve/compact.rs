@@ -4,7 +4,7 @@
 //! It does exactly what [`crate::replay::Queues`] does. Blocks are known by their sample hash
 //! alone, slots are linked to lists, and all memory is taken at the beginning.
 
-use forebay_engine::policy::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use forebay_engine::policy::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing, Worth};
 use forebay_engine::units::CacheBlock;
 
 /// No slot: the end of a list, and a free place of the table.
@@ -62,7 +62,7 @@ impl<P: Policy> CompactQueues<P> {
             self.hit(self.table[place]);
             return true;
         }
-        let queue = self.policy.queue_of_new(key(hash));
+        let queue = self.policy.queue_of_new(key(hash), 1);
         if self.free == NONE {
             self.demote_one();
         }
@@ -112,7 +112,7 @@ impl<P: Policy> CompactQueues<P> {
             let queue = self.policy.victim_queue(&lengths);
             let slot = self.line(queue).oldest;
             assert!(slot != NONE, "the policy names a queue with blocks");
-            if self.policy.keeps(CacheBlock(slot), queue) {
+            if self.policy.turn(CacheBlock(slot), queue) > Worth::Nothing {
                 self.unlink(slot);
                 self.append(slot, Queue::Main);
                 continue;
@@ -120,7 +120,7 @@ impl<P: Policy> CompactQueues<P> {
             let hash = self.slots[slot as usize].hash;
             let place = self.find(hash).expect("what is in a queue is in the table");
             self.forget(place);
-            self.policy.on_demoted(key(hash), queue);
+            self.policy.on_demoted(key(hash), 1, queue);
             return;
         }
     }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 
-use forebay_engine::policy::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use forebay_engine::policy::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing, Worth};
 use forebay_engine::units::CacheBlock;
 
 use crate::curve::BlockHasher;
@@ -73,7 +73,7 @@ impl Queues {
             self.hit(slot);
             return true;
         }
-        let queue = self.policy.queue_of_new(key);
+        let queue = self.policy.queue_of_new(key, 1);
         if self.is_full() {
             self.demote_one();
         }
@@ -150,12 +150,12 @@ impl Queues {
             }
             let slot = entry.0;
             let key = self.slots[slot as usize].key;
-            if self.policy.keeps(CacheBlock(slot), queue) {
+            if self.policy.turn(CacheBlock(slot), queue) > Worth::Nothing {
                 self.move_to(slot, Queue::Main);
                 continue;
             }
             self.forget(slot);
-            self.policy.on_demoted(key, queue);
+            self.policy.on_demoted(key, 1, queue);
             return;
         }
     }

@@ -71,6 +71,7 @@ pub(crate) struct CacheSet {
     pub(crate) dirty_hard_percent: u8,
     /// Zero is no bound.
     pub(crate) cache_write_budget_bytes_per_day: u64,
+    pub(crate) policy: String,
     pub(crate) recovery_ms: u64,
     pub(crate) recovered_record_count: u64,
     pub(crate) recovery_segments_done: u32,
@@ -448,6 +449,7 @@ pub(crate) struct SetRequest {
     pub(crate) dirty_hard_percent: Option<u8>,
     /// Bytes a day; zero is no bound.
     pub(crate) cache_write_budget_bytes_per_day: Option<u64>,
+    pub(crate) policy: Option<String>,
     /// The largest number means that there is no bound.
     pub(crate) memory_max_bytes: Option<u64>,
     pub(crate) discard_freed_segments: Option<bool>,

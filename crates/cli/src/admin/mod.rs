@@ -346,7 +346,12 @@ async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {
         ))
         .or("set both at once"));
     }
+    let policy = match &request.policy {
+        Some(name) => names::parse_log_policy(name).map_err(Failure::usage)?,
+        None => current.policy,
+    };
     let settings = SetSettings {
+        policy,
         memory_max_bytes: request.memory_max_bytes.unwrap_or(current.memory_max_bytes),
         discard_freed_segments: discard.unwrap_or(current.discard_freed_segments),
         dirty_soft_percent: soft,

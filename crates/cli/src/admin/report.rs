@@ -111,6 +111,7 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         dirty_soft_percent: status.settings.dirty_soft_percent,
         dirty_hard_percent: status.settings.dirty_hard_percent,
         cache_write_budget_bytes_per_day: status.settings.cache_write_budget_bytes_per_day,
+        policy: status.settings.policy.name().to_owned(),
         recovery_ms: status.recovery_ms,
         recovered_record_count: status.recovered_records,
         recovery_segments_done: status.recovery_segments.0,

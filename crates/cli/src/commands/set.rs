@@ -34,8 +34,14 @@ const VOLUME_KEYS: [&str; 16] = [
     "dirty_age_max",
     "origin_timeout",
 ];
-const SET_KEYS: [&str; 5] =
-    ["memory_max", "discard", "dirty_soft_percent", "dirty_hard_percent", "cache_write_budget"];
+const SET_KEYS: [&str; 6] = [
+    "memory_max",
+    "discard",
+    "dirty_soft_percent",
+    "dirty_hard_percent",
+    "cache_write_budget",
+    "policy",
+];
 
 /// Runs the command.
 pub(crate) fn run(arguments: &SetArguments) -> Result<(), Failure> {
@@ -125,6 +131,10 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
         "cache_write_budget" => {
             request.cache_write_budget_bytes_per_day =
                 Some(parse_size_up_to(value, CACHE_WRITE_BUDGET_MAX)?);
+        }
+        "policy" => {
+            names::parse_log_policy(value)?;
+            request.policy = Some(value.to_owned());
         }
         "memory_max" => {
             let bound = if value == "none" { u64::MAX } else { size::parse(value)? };
@@ -219,6 +229,7 @@ mod tests {
         assert_eq!((request.promotion_nhit, request.promote_on_write), (Some(2), Some(false)));
         let request = parsed(&["cache_write_budget=20G"]).unwrap();
         assert_eq!(request.cache_write_budget_bytes_per_day, Some(20 << 30));
+        assert_eq!(parsed(&["policy=lru"]).unwrap().policy.as_deref(), Some("lru"));
         let request = parsed(&["dirty_soft_percent=30", "dirty_hard_percent=60"]).unwrap();
         assert_eq!((request.dirty_soft_percent, request.dirty_hard_percent), (Some(30), Some(60)));
         for (value, seconds) in [("30s", 30), ("0", 0), ("86400", 86400)] {
@@ -233,13 +244,15 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 27] = [
+        let bad: [&[&str]; 29] = [
             &["home", "sequential_policy=sometimes"],
             &["home", "promotion_nhit=0"],
             &["home", "promotion_nhit=16"],
             &["home", "promote_on_read=yes"],
             &["home", "cache_write_budget=1G"],
             &["cache_write_budget=1025T"],
+            &["policy=min"],
+            &["home", "policy=lru"],
             &["home", "origin_timeout=86401"],
             &["home", "origin_timeout=30m"],
             &["home", "writeback_delay=soon"],

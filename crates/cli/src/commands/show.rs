@@ -32,6 +32,7 @@ struct Report {
     dirty_soft_percent: u8,
     dirty_hard_percent: u8,
     cache_write_budget_bytes_per_day: u64,
+    policy: String,
     volumes: Vec<VolumeReport>,
     /// The newest valid checkpoint.
     checkpoint: Option<CheckpointReport>,
@@ -126,6 +127,7 @@ fn report(
         dirty_soft_percent: settings.dirty_soft_percent,
         dirty_hard_percent: settings.dirty_hard_percent,
         cache_write_budget_bytes_per_day: settings.cache_write_budget_bytes_per_day,
+        policy: settings.policy.name().to_owned(),
         volumes: volumes(superblock),
         checkpoint: newest.map(|(area, checkpoint)| checkpoint_report(area, checkpoint)),
     }

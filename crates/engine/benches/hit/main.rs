@@ -9,6 +9,7 @@
 //! `cargo xtask bench policies` reads.
 
 mod chase;
+mod devices;
 mod host;
 mod sizes;
 
@@ -16,7 +17,8 @@ use std::hint::black_box;
 
 use forebay_engine::format::crc32c;
 
-use host::{BLOCK, HITS, Host, Size, cpu_nanoseconds};
+use devices::BLOCK;
+use host::{HITS, Host, Size, cpu_nanoseconds};
 
 /// Extents in the index, as powers of two: one that the processor's caches hold, and one that they
 /// do not.

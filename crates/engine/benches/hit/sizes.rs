@@ -28,18 +28,20 @@ pub(crate) fn measure(text: &str) -> String {
         ("index_bytes", memory.index_bytes.to_string()),
         ("checksum_bytes", memory.checksum_bytes.to_string()),
         ("bits_bytes", memory.bits_bytes.to_string()),
-        ("ghost_bytes", ghost_bytes(size.extents * extent_blocks).to_string()),
+        ("ghost_bytes", ghost_bytes(size).to_string()),
         ("chase_ns", format!("{chase_ns:?}")),
     ];
     let fields = fields.map(|(name, value)| format!(r#""{name}":{value}"#));
     format!("{{{}}}", fields.join(","))
 }
 
-/// What the ghost of a cache of so many blocks takes when it remembers all that it can.
-fn ghost_bytes(cache_blocks: u64) -> u64 {
+/// What the ghost of a cache of so many extents takes when it remembers all that it can.
+fn ghost_bytes(size: Size) -> u64 {
+    let cache_blocks = size.extents * size.extent_blocks;
     let mut policy = Clock2q::new(cache_blocks);
-    for block in 0..cache_blocks {
-        policy.on_demoted(BlockKey { volume: 0, block }, Queue::Small);
+    let block_count = u32::try_from(size.extent_blocks).expect("a short extent");
+    for block in (0..cache_blocks).step_by(block_count as usize) {
+        policy.on_demoted(BlockKey { volume: 0, block }, block_count, Queue::Small);
     }
     // The reference bits are not of the ghost.
     policy.memory_bytes() as u64 - cache_blocks.div_ceil(64) * 8

@@ -127,6 +127,7 @@ impl Engine {
                 block_count: u32::try_from(piece.block_count).expect("BLANK_BLOCKS_MAX"),
                 version: blank.version,
                 is_dirty: false,
+                standing: None,
             };
             self.append_bare(Stream::Relocate, new);
         }

@@ -232,6 +232,9 @@ impl Engine {
             self.end_command(id, Err(CommandError::Invalid));
             return;
         }
+        if settings.policy != self.settings.policy {
+            self.replacement.change_policy(settings.policy);
+        }
         self.settings = settings;
         self.superblock.settings = settings;
         self.set_commands.push_back(id);

@@ -22,6 +22,7 @@ use crate::log::BlankRecord;
 use crate::log::segments::{SegmentState, Superseded};
 use crate::payload::{BufferRange, Payload};
 use crate::policy::Standing;
+use crate::replacement::queue_of;
 use crate::slab::Key;
 use crate::units::{
     BLOCK_BYTES, CacheBlock, FlushEpoch, Generation, SequenceNumber, Version, VolumeId, VolumeSlot,
@@ -40,6 +41,8 @@ pub(crate) struct NewEntry {
     pub(crate) block_count: u32,
     pub(crate) version: Version,
     pub(crate) is_dirty: bool,
+    /// What replacement is to know of the blocks; `None` if that follows from what they supersede.
+    pub(crate) standing: Option<Standing>,
 }
 
 /// Whether an entry may stand in a record with others.
@@ -157,6 +160,9 @@ impl Engine {
         let record = &mut self.log.records[key];
         let block = record.block + 1 + record.payload_blocks;
         record.payload_blocks += new.block_count;
+        if matches!(checksums, Checksums::Compute) && stream != Stream::Client {
+            record.promoted_blocks += new.block_count;
+        }
         match record.slices.last_mut() {
             Some(last)
                 if last.buffer == source.buffer && last.offset + last.length == source.offset =>
@@ -181,7 +187,6 @@ impl Engine {
         let position = self.log.position(segment, block);
         self.push_entry(key, new, block);
         self.place(new, Place::Data(position));
-        self.policy.on_placed(position, new.block_count, Standing::New);
         // Whatever stream placed them: nothing of before counts.
         self.ahead.clear_run(position, new.block_count);
         (key, position)
@@ -323,6 +328,11 @@ impl Engine {
         for loser in &losers {
             // Rule 1: nothing is appended below a version that has been submitted.
             assert!(loser.version <= new.version);
+        }
+        if let Place::Data(position) = place {
+            self.note_placed(&new, position, &losers);
+        }
+        for loser in &losers {
             let superseded = self.becomes(new.slot, loser, new.version);
             self.retire(new.slot, loser, superseded);
         }
@@ -474,6 +484,7 @@ impl Engine {
             segment,
             block,
             payload_blocks: 0,
+            promoted_blocks: 0,
             entries: Vec::new(),
             slices: Vec::new(),
             waiters: Vec::new(),
@@ -495,8 +506,18 @@ impl Engine {
         let order = self.log.next_open_order;
         self.log.next_open_order += 1;
         let segment = self.log.segments.open(order, self.now).expect("counted above");
+        self.enqueue_segment(segment, stream);
         self.log.stream_mut(stream).open = Some(segment);
         segment
+    }
+
+    /// A segment that was just opened is the last of its queue.
+    pub(crate) fn enqueue_segment(&mut self, segment: u32, stream: Stream) {
+        let queue = queue_of(stream);
+        let segment = self.log.segments.get_mut(segment);
+        segment.queue = queue;
+        segment.first_number = self.replacement.appended(queue);
+        segment.last_number = None;
     }
 
     /// Ends the open segment of a stream; its summary follows when its records are complete.
@@ -506,6 +527,7 @@ impl Engine {
             let state = self.log.segments.get_mut(open);
             assert_eq!(state.state, SegmentState::Open);
             state.state = SegmentState::Closed;
+            state.last_number = Some(self.replacement.appended(state.queue));
             self.log.without_summary.push(open);
         }
     }
@@ -580,10 +602,12 @@ impl Engine {
             self.set_counters.records += 1;
             self.set_counters.metadata_bytes += BLOCK_BYTES as u64;
             let bytes = u64::from(record.payload_blocks) * BLOCK_BYTES as u64;
+            let promoted_bytes = u64::from(record.promoted_blocks) * BLOCK_BYTES as u64;
+            self.set_counters.promoted_bytes += promoted_bytes;
             match record.stream {
                 Stream::Client => self.set_counters.client_bytes += bytes,
-                Stream::Promote => self.set_counters.promoted_bytes += bytes,
-                Stream::Relocate => self.set_counters.relocated_bytes += bytes,
+                Stream::Promote => {}
+                Stream::Relocate => self.set_counters.relocated_bytes += bytes - promoted_bytes,
             }
             let (segment, block) = (record.segment, record.block);
             let offset_bytes = self.cache_offset(self.log.position(segment, block));

@@ -82,6 +82,8 @@ pub(crate) struct Record {
     /// Block of the header within the segment.
     pub(crate) block: u32,
     pub(crate) payload_blocks: u32,
+    /// Those of them that are promoted.
+    pub(crate) promoted_blocks: u32,
     pub(crate) entries: Vec<RecordEntry>,
     pub(crate) slices: Vec<BufferRange>,
     pub(crate) waiters: Vec<Waiter>,

@@ -60,6 +60,7 @@ impl Engine {
             return;
         };
         let stream = self.log.records[moved[0]].stream;
+        self.enqueue_segment(to, stream);
         // A checkpoint cut that counts on the old place is taken again (rule 2).
         self.checkpoint.cut_is_void = !has_defect(Defect::VoidCutKept);
         let from_block = self.log.records[moved[0]].block;
@@ -71,11 +72,14 @@ impl Engine {
         for key in moved {
             self.move_record(key, to);
         }
-        self.log.segments.get_mut(to).state = SegmentState::Closed;
-        if self.log.stream(stream).open.is_none() {
-            self.log.segments.get_mut(to).state = SegmentState::Open;
+        let is_needed = self.log.stream(stream).open.is_none();
+        let target = self.log.segments.get_mut(to);
+        if is_needed {
+            target.state = SegmentState::Open;
             self.log.stream_mut(stream).open = Some(to);
         } else {
+            target.state = SegmentState::Closed;
+            target.last_number = Some(self.replacement.appended(target.queue));
             self.log.without_summary.push(to);
         }
     }
@@ -119,6 +123,7 @@ impl Engine {
             let old = self.log.position(from, placed.block);
             let new = self.log.position(to, placed.block - old_block + new_block);
             if placed.entry.kind == EntryKind::Data {
+                self.move_standing(old, new, placed.entry.block_count);
                 for offset in 0..placed.entry.block_count {
                     self.move_bits(CacheBlock(old.0 + offset), CacheBlock(new.0 + offset));
                 }

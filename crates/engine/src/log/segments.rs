@@ -15,6 +15,7 @@ use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
 use crate::log::MOSTLY_DEAD_DIVISOR;
+use crate::policy::Queue;
 use crate::slab::Key;
 use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time, Version, VolumeSlot};
 
@@ -72,6 +73,11 @@ pub(crate) struct Segment {
     pub(crate) last_sequence: SequenceNumber,
     pub(crate) flush_needed: FlushNumber,
     pub(crate) open_order: u64,
+    /// The queue of replacement that it is part of.
+    pub(crate) queue: Queue,
+    /// Blocks appended to the queue when it was opened, and when it was closed.
+    pub(crate) first_number: u64,
+    pub(crate) last_number: Option<u64>,
     pub(crate) opened_at: Time,
     /// What is in it may be older than that: it was found at the start.
     pub(crate) is_found: bool,
@@ -113,6 +119,9 @@ impl SegmentTable {
                 last_sequence: SequenceNumber(0),
                 flush_needed: 0,
                 open_order: 0,
+                queue: Queue::Main,
+                first_number: 0,
+                last_number: Some(0),
                 opened_at: Time(0),
                 is_found: false,
                 is_reusable: false,

@@ -368,7 +368,9 @@ impl Engine {
 
     fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
         let block_count = u32::try_from(count).expect("a unit");
-        if !self.has_room(Stream::Promote, block_count) {
+        let standing = self.standing_of_new(miss.slot, start, block_count);
+        let (stream, standing) = self.promotion_stream(standing, block_count);
+        if !self.has_room(stream, block_count) {
             let outcome = Outcome::Bypassed(BypassReason::NoRoom);
             self.note_outcome(miss.operation, (start, count), outcome);
             return;
@@ -380,10 +382,10 @@ impl Engine {
             block_count,
             version: miss.version,
             is_dirty: false,
+            standing: Some(standing),
         };
         let source = blocks_of(miss.target, miss.start, start, count);
-        let (_, position) =
-            self.append_data(Stream::Promote, new, source, Checksums::Compute, payload);
+        let (_, position) = self.append_data(stream, new, source, Checksums::Compute, payload);
         self.volume_mut(miss.slot).counters.promoted_blocks += count;
         self.take_from_budget(count);
         let admission = self.operations[miss.operation].admission;
@@ -492,8 +494,15 @@ impl Engine {
         block_count: u32,
         version: Version,
     ) {
-        let new =
-            NewEntry { slot, kind: EntryKind::Poison, start, block_count, version, is_dirty: true };
+        let new = NewEntry {
+            slot,
+            kind: EntryKind::Poison,
+            start,
+            block_count,
+            version,
+            is_dirty: true,
+            standing: None,
+        };
         self.append_bare(Stream::Relocate, new);
         self.volume_mut(slot).counters.poisoned_blocks += u64::from(block_count);
     }

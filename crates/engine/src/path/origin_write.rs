@@ -116,6 +116,7 @@ impl Engine {
                 block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
                 version,
                 is_dirty: false,
+                standing: None,
             };
             let record = self.append_bare(Stream::Relocate, new);
             self.units[key].state = UnitState::Invalidation;

@@ -5,7 +5,6 @@ use crate::engine::{Engine, IoPurpose};
 use crate::index::{BlankKind, Piece, Place};
 use crate::io::{Device, IoError, IoKind, IoResult, Slices};
 use crate::payload::{BufferId, BufferRange, Payload};
-use crate::policy::{Hit, OnHit, Queue};
 use crate::request::{RequestError, RequestKind};
 use crate::slab::Key;
 use crate::status::BypassReason;
@@ -180,13 +179,6 @@ impl Engine {
         let volume = self.volume_mut(slot);
         volume.read_ahead.on_used(first_reads);
         volume.counters.read_ahead_used_blocks += u64::from(first_reads);
-    }
-
-    /// A client read cached blocks. The log has one queue, and what is to be appended to it again
-    /// waits for its turn: a copy for each hit would cost more than it is worth.
-    fn note_use(&mut self, position: CacheBlock, block_count: u32) {
-        let hit = Hit { position, block_count, queue: Queue::Main, depth_blocks: 0 };
-        let (OnHit::Stay | OnHit::Append) = self.policy.on_hit(&hit);
     }
 
     fn submit_read_part(&mut self, part: ReadPart) {

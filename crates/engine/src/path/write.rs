@@ -462,6 +462,7 @@ impl Engine {
             block_count: u32::try_from(unit.block_count).expect("BLANK_BLOCKS_MAX"),
             version,
             is_dirty: kind == EntryKind::Data || !has_defect(Defect::BlankNeverDirty),
+            standing: None,
         };
         let record = match unit.kind {
             UnitKind::Data { source, .. } => {

@@ -16,7 +16,7 @@
 //! (`crates/advisor/tests/published.rs`); `docs/policy-figures.md` has the figures.
 
 use super::ghost::Ghost;
-use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing, Worth};
 use crate::block_bits::BlockBits;
 use crate::units::CacheBlock;
 
@@ -37,6 +37,8 @@ const STEPS: u64 = 64;
 /// A small queue, a ring and a ghost.
 pub struct Clock2q {
     referenced: BlockBits,
+    /// Used more than once since.
+    used_often: BlockBits,
     ghost: Ghost,
     use_of_main: Use,
     cache_blocks: u64,
@@ -45,11 +47,12 @@ pub struct Clock2q {
 }
 
 impl Clock2q {
-    /// For a cache of so many blocks, which is also how many positions there are.
+    /// For a cache of so many blocks at most, which is also how many positions there are.
     pub fn new(cache_blocks: u64) -> Clock2q {
         let use_of_main = Use::full(cache_blocks);
         Clock2q {
             referenced: BlockBits::new(cache_blocks),
+            used_often: BlockBits::new(cache_blocks),
             ghost: Ghost::new(cache_blocks * GHOST_PERCENT / 100),
             small_blocks: small_blocks(cache_blocks, &use_of_main),
             use_of_main,
@@ -83,6 +86,13 @@ impl Use {
         Use { kept_blocks: full_blocks, demotions: 0, full_blocks, demotions_per_step }
     }
 
+    /// What was kept counts as much as before.
+    fn resize(&mut self, from_blocks: u64, to_blocks: u64) {
+        let full = Use::full(to_blocks);
+        let kept_blocks = self.kept_blocks * to_blocks / from_blocks.max(1);
+        *self = Use { kept_blocks, demotions: self.demotions, ..full };
+    }
+
     /// At most twice full use is remembered, so that it does not take long to forget.
     fn on_kept(&mut self) {
         self.kept_blocks = (self.kept_blocks + 1).min(2 * self.full_blocks);
@@ -106,11 +116,25 @@ impl Use {
 }
 
 impl Policy for Clock2q {
-    fn queue_of_new(&mut self, key: BlockKey) -> Queue {
-        if self.ghost.take(key) { Queue::Main } else { Queue::Small }
+    fn resize(&mut self, cache_blocks: u64) {
+        self.use_of_main.resize(self.cache_blocks, cache_blocks);
+        self.ghost.resize(cache_blocks * GHOST_PERCENT / 100);
+        self.cache_blocks = cache_blocks;
+        self.small_blocks = small_blocks(cache_blocks, &self.use_of_main);
+    }
+
+    fn has_small_queue(&self) -> bool {
+        true
+    }
+
+    /// Of what is read or written as one, half must be known.
+    fn queue_of_new(&mut self, key: BlockKey, block_count: u32) -> Queue {
+        let known = self.ghost.take_run(key, block_count);
+        if 2 * known >= block_count { Queue::Main } else { Queue::Small }
     }
 
     fn on_placed(&mut self, position: CacheBlock, block_count: u32, standing: Standing) {
+        self.used_often.clear_run(position, block_count);
         match standing {
             Standing::New => self.referenced.clear_run(position, block_count),
             Standing::Proven => self.referenced.set_run(position, block_count),
@@ -121,7 +145,15 @@ impl Policy for Clock2q {
         let is_correlated = hit.queue == Queue::Small
             && hit.depth_blocks < self.cache_blocks * CORRELATED_PERCENT / 100;
         if !is_correlated {
-            self.referenced.set_run(hit.position, hit.block_count);
+            let Hit { position, block_count, .. } = *hit;
+            for block in position.0..position.0 + block_count {
+                let block = CacheBlock(block);
+                if self.referenced.any(block, 1) {
+                    self.used_often.set(block);
+                } else {
+                    self.referenced.set(block);
+                }
+            }
         }
         OnHit::Stay
     }
@@ -134,21 +166,40 @@ impl Policy for Clock2q {
         }
     }
 
-    fn keeps(&mut self, position: CacheBlock, from: Queue) -> bool {
-        let is_kept = self.referenced.take(position);
-        if is_kept && from == Queue::Main {
+    fn turn(&mut self, position: CacheBlock, from: Queue) -> Worth {
+        let is_often = self.used_often.take(position);
+        if !self.referenced.take(position) {
+            return Worth::Nothing;
+        }
+        if from == Queue::Main {
             self.use_of_main.on_kept();
         }
-        is_kept
+        if is_often { Worth::UsedOften } else { Worth::Used }
     }
 
-    fn on_demoted(&mut self, key: BlockKey, from: Queue) {
+    fn on_demoted(&mut self, key: BlockKey, block_count: u32, from: Queue) {
         if from == Queue::Small {
-            self.ghost.insert(key);
+            self.ghost.insert_run(key, block_count);
         }
-        if self.use_of_main.on_demoted() {
+        let mut has_changed = false;
+        for _ in 0..block_count {
+            has_changed |= self.use_of_main.on_demoted();
+        }
+        if has_changed {
             self.small_blocks = small_blocks(self.cache_blocks, &self.use_of_main);
         }
+    }
+
+    fn would_keep(&self, position: CacheBlock, block_count: u32) -> bool {
+        self.referenced.any(position, block_count)
+    }
+
+    fn references(&self, position: CacheBlock) -> u64 {
+        self.referenced.word(position)
+    }
+
+    fn restore(&mut self, position: CacheBlock, references: u64) {
+        self.referenced.set_word(position, references);
     }
 
     fn memory_bytes(&self) -> usize {
@@ -168,6 +219,10 @@ mod tests {
         Hit { position: CacheBlock(position), block_count: 1, queue, depth_blocks }
     }
 
+    fn keeps(policy: &mut Clock2q, position: u32, from: Queue) -> bool {
+        policy.turn(CacheBlock(position), from) > Worth::Nothing
+    }
+
     /// A small queue of 80 blocks, in the young half of which hits do not count.
     fn policy() -> Clock2q {
         Clock2q::new(1_000)
@@ -178,13 +233,46 @@ mod tests {
         let mut policy = policy();
         policy.on_placed(CacheBlock(3), 2, Standing::New);
         assert_eq!(policy.on_hit(&hit(3, Queue::Small, 39)), OnHit::Stay);
-        assert!(!policy.keeps(CacheBlock(3), Queue::Small), "it was correlated");
+        assert!(!keeps(&mut policy, 3, Queue::Small), "it was correlated");
         assert_eq!(policy.on_hit(&hit(3, Queue::Small, 40)), OnHit::Stay);
         assert_eq!(policy.on_hit(&hit(4, Queue::Main, 0)), OnHit::Stay);
         for position in [3, 4] {
-            assert!(policy.keeps(CacheBlock(position), Queue::Small));
-            assert!(!policy.keeps(CacheBlock(position), Queue::Small), "it had its turn");
+            assert!(keeps(&mut policy, position, Queue::Small));
+            assert!(!keeps(&mut policy, position, Queue::Small), "it had its turn");
         }
+    }
+
+    #[test]
+    fn what_is_hit_again_and_again_is_worth_more() {
+        let mut policy = policy();
+        policy.on_placed(CacheBlock(3), 2, Standing::New);
+        policy.on_hit(&hit(3, Queue::Main, 0));
+        policy.on_hit(&hit(4, Queue::Main, 0));
+        policy.on_hit(&hit(4, Queue::Main, 0));
+        assert_eq!(policy.turn(CacheBlock(3), Queue::Main), Worth::Used);
+        assert_eq!(policy.turn(CacheBlock(4), Queue::Main), Worth::UsedOften);
+        policy.on_hit(&hit(4, Queue::Main, 0));
+        assert_eq!(policy.turn(CacheBlock(4), Queue::Main), Worth::Used, "it begins anew");
+    }
+
+    #[test]
+    fn shares_follow_the_size_of_the_cache() {
+        let mut policy = policy();
+        policy.resize(500);
+        assert_eq!(small_blocks(&policy), 40);
+        let young = hit(0, Queue::Small, 19);
+        policy.on_hit(&young);
+        assert!(!keeps(&mut policy, 0, Queue::Small));
+        policy.on_hit(&Hit { depth_blocks: 20, ..young });
+        assert!(keeps(&mut policy, 0, Queue::Small));
+        turn(&mut policy, 2_500, 0);
+        policy.resize(1_000);
+        assert!(small_blocks(&policy) > 300, "what was learnt of the main queue counts still");
+        for block in 0..400 {
+            policy.on_demoted(key(block), 1, Queue::Small);
+        }
+        let known = (0..400).filter(|block| policy.queue_of_new(key(*block), 1) == Queue::Main);
+        assert!(known.count() > 380);
     }
 
     #[test]
@@ -192,19 +280,19 @@ mod tests {
         let mut policy = policy();
         policy.on_hit(&hit(7, Queue::Main, 0));
         policy.on_placed(CacheBlock(7), 1, Standing::New);
-        assert!(!policy.keeps(CacheBlock(7), Queue::Main));
+        assert!(!keeps(&mut policy, 7, Queue::Main));
         policy.on_placed(CacheBlock(7), 1, Standing::Proven);
-        assert!(policy.keeps(CacheBlock(7), Queue::Main));
+        assert!(keeps(&mut policy, 7, Queue::Main));
     }
 
     #[test]
     fn what_comes_back_from_the_small_queue_has_proven_itself() {
         let mut policy = policy();
-        policy.on_demoted(key(1), Queue::Small);
-        policy.on_demoted(key(2), Queue::Main);
-        assert_eq!(policy.queue_of_new(key(1)), Queue::Main);
-        assert_eq!(policy.queue_of_new(key(1)), Queue::Small, "it was remembered once");
-        assert_eq!(policy.queue_of_new(key(2)), Queue::Small);
+        policy.on_demoted(key(1), 1, Queue::Small);
+        policy.on_demoted(key(2), 1, Queue::Main);
+        assert_eq!(policy.queue_of_new(key(1), 1), Queue::Main);
+        assert_eq!(policy.queue_of_new(key(1), 1), Queue::Small, "it was remembered once");
+        assert_eq!(policy.queue_of_new(key(2), 1), Queue::Small);
     }
 
     /// The largest small queue that loses nothing to a main queue with something in it.
@@ -220,9 +308,9 @@ mod tests {
         for number in 0..demoted {
             for _ in 0..(number + 1) * kept_percent / 100 - number * kept_percent / 100 {
                 policy.on_hit(&hit(0, Queue::Main, 500));
-                assert!(policy.keeps(CacheBlock(0), Queue::Main));
+                assert!(keeps(policy, 0, Queue::Main));
             }
-            policy.on_demoted(key(number), Queue::Small);
+            policy.on_demoted(key(number), 1, Queue::Small);
         }
     }
 
@@ -258,8 +346,8 @@ mod tests {
         let mut policy = policy();
         for number in 0..5_000 {
             policy.on_hit(&hit(0, Queue::Small, 500));
-            assert!(policy.keeps(CacheBlock(0), Queue::Small));
-            policy.on_demoted(key(number), Queue::Small);
+            assert!(keeps(&mut policy, 0, Queue::Small));
+            policy.on_demoted(key(number), 1, Queue::Small);
         }
         assert!(small_blocks(&policy) > 300);
     }
@@ -277,7 +365,7 @@ mod tests {
         for cache_blocks in [0, 1, 2, 3, 12, 13, 100] {
             let mut policy = Clock2q::new(cache_blocks);
             for number in 0..1_000 {
-                policy.on_demoted(key(number), Queue::Small);
+                policy.on_demoted(key(number), 1, Queue::Small);
             }
             let blocks = small_blocks(&policy);
             assert!(blocks >= 1 && blocks <= (cache_blocks / 3).max(1), "{blocks}");

@@ -1,13 +1,13 @@
 //! First in, first out: hits change nothing.
 
-use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing, Worth};
 use crate::units::CacheBlock;
 
 /// One queue in order of appending.
 pub struct Fifo;
 
 impl Policy for Fifo {
-    fn queue_of_new(&mut self, _: BlockKey) -> Queue {
+    fn queue_of_new(&mut self, _: BlockKey, _: u32) -> Queue {
         Queue::Main
     }
 
@@ -21,11 +21,11 @@ impl Policy for Fifo {
         Queue::Main
     }
 
-    fn keeps(&mut self, _: CacheBlock, _: Queue) -> bool {
-        false
+    fn turn(&mut self, _: CacheBlock, _: Queue) -> Worth {
+        Worth::Nothing
     }
 
-    fn on_demoted(&mut self, _: BlockKey, _: Queue) {}
+    fn on_demoted(&mut self, _: BlockKey, _: u32, _: Queue) {}
 
     fn memory_bytes(&self) -> usize {
         0

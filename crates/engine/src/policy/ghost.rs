@@ -7,10 +7,15 @@
 //! as gone. Buckets are swept in turn, so that an old entry is gone before its time comes round
 //! again.
 //!
+//! Blocks that go together are remembered together: of a run that covers at least half of a region
+//! of 64 KiB the region is one entry, which lives no longer for that. So extents of 64 KiB take a
+//! sixteenth of what as many single blocks take.
+//!
 //! The table is small at first and grows with what is remembered, by linear hashing (Litwin, VLDB
 //! 1980): one bucket is split at a time, so there is never a long pause, and a cache that demotes
-//! nothing spends next to nothing. It grows while buckets are nearly full, and doubles four times,
-//! so that full-grown all buckets have an equal share.
+//! nothing spends next to nothing. It grows while more than one entry of 32 is lost early, in a
+//! bucket that is full, and doubles four times at most, so that full-grown all buckets have an
+//! equal share.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -21,10 +26,8 @@ use super::BlockKey;
 /// Entries of a bucket: 40 bytes with their times.
 const WAYS: usize = 16;
 /// Entries of a bucket that the size of the full-grown table counts with: full buckets lose their
-/// oldest entry early, at this load one of thirty.
-const WAYS_USED: u64 = 13;
-/// Living entries of the bucket that an entry comes to, beyond which a bucket is split.
-const WAYS_BEFORE_SPLIT: usize = 14;
+/// oldest entry early, at this load some of a hundred, late in their life.
+const WAYS_USED: u64 = 12;
 /// Bits of the tag that splits use up: the table doubles as often.
 const GROWTH_BITS: u32 = 4;
 /// Buckets that are allocated at a time, 40 KiB: nothing is moved when the table grows.
@@ -33,9 +36,17 @@ const TIME_BITS: u32 = 4;
 /// Steps of the clock that an entry lives at least, and one less than it lives at most; the clock
 /// has about twice as many.
 const STEPS_OF_LIFE: u64 = 8;
-/// Insertions after which the next bucket is swept: all of them within 8/13 of a life, so that no
-/// entry is older than 15 steps.
-const INSERTIONS_PER_SWEEP: u64 = 8;
+/// All buckets are swept within 2/3 of a life, so that no entry is older than 15 steps.
+const SWEEPS_PER_LIFE: (u64, u64) = (3, 2);
+/// Steps of the clock before which an entry that is overwritten counts as lost.
+const STEPS_TO_LOSE: u64 = 6;
+/// Entries of which one may be lost early without making the table grow.
+const ENTRIES_PER_LOSS: u64 = 32;
+/// What `losses` comes to at most. Five in a row, beyond that share, make the table grow.
+const LOSSES_MAX: u64 = 5 * ENTRIES_PER_LOSS;
+/// Blocks of a region, as a power of two.
+const REGION_SHIFT: u32 = 4;
+const REGION_BLOCKS: u64 = 1 << REGION_SHIFT;
 /// No entry: tags are at least 1.
 const EMPTY: u16 = 0;
 
@@ -61,10 +72,6 @@ impl Bucket {
 
     fn is_alive(&self, way: usize, now: u64) -> bool {
         self.age(way, now) <= STEPS_OF_LIFE
-    }
-
-    fn living(&self, now: u64) -> usize {
-        (0..WAYS).filter(|way| self.tags[*way] != EMPTY && self.is_alive(*way, now)).count()
     }
 
     fn set(&mut self, way: usize, tag: u16, now: u64) {
@@ -106,6 +113,22 @@ struct Place {
     tag: u16,
 }
 
+/// A run, cut at the borders of regions: where each part begins, and its blocks.
+fn parts(key: BlockKey, block_count: u32) -> impl Iterator<Item = (BlockKey, u64)> {
+    let end = key.block + u64::from(block_count);
+    let regions = key.block >> REGION_SHIFT..end.div_ceil(REGION_BLOCKS);
+    regions.map(move |region| {
+        let first = key.block.max(region << REGION_SHIFT);
+        let last = end.min((region + 1) << REGION_SHIFT);
+        (BlockKey { block: first, ..key }, last - first)
+    })
+}
+
+/// Whether so many blocks of a region are most of it.
+fn is_most(blocks: u64) -> bool {
+    2 * blocks >= REGION_BLOCKS
+}
+
 /// Recently demoted blocks.
 pub(super) struct Ghost {
     /// Buckets by number, [`CHUNK_BUCKETS`] to a chunk but for the last.
@@ -117,7 +140,15 @@ pub(super) struct Ghost {
     doubled_buckets: usize,
     /// Entries it remembers; none if 0.
     entries_max: u64,
-    insertions: u64,
+    /// Time in steps of the clock, and the blocks that were inserted since the last one. A life is
+    /// 8.5 steps on an average.
+    now: u64,
+    blocks_of_step: u64,
+    /// Parts of a bucket that are to be swept.
+    sweep_due: u64,
+    /// Entries that were lost to others in full buckets, times [`ENTRIES_PER_LOSS`], less the
+    /// entries that were made meanwhile without a loss.
+    losses: u64,
     swept: usize,
 }
 
@@ -132,40 +163,89 @@ impl Ghost {
             first_buckets,
             doubled_buckets: first_buckets,
             entries_max,
-            insertions: 0,
+            now: 0,
+            blocks_of_step: 0,
+            sweep_due: 0,
+            losses: 0,
             swept: 0,
         };
         ghost.provide();
         ghost
     }
 
-    /// Remembers a block.
-    pub(super) fn insert(&mut self, key: BlockKey) {
+    /// Remembers the blocks of a run from `key` on.
+    pub(super) fn insert_run(&mut self, key: BlockKey, block_count: u32) {
+        for (first, blocks) in parts(key, block_count) {
+            if is_most(blocks) {
+                self.insert(first.region_hash(REGION_SHIFT), blocks);
+                continue;
+            }
+            for block in first.block..first.block + blocks {
+                self.insert(BlockKey { block, ..first }.hash(), 1);
+            }
+        }
+    }
+
+    /// How many blocks of a run are remembered; from now on they are not. A part of a region that
+    /// is remembered as a whole leaves it so, if it is the smaller part: the rest may come, too.
+    pub(super) fn take_run(&mut self, key: BlockKey, block_count: u32) -> u32 {
+        let mut known = 0;
+        for (first, blocks) in parts(key, block_count) {
+            let region = first.region_hash(REGION_SHIFT);
+            let has_region = match is_most(blocks) {
+                true => self.take(region),
+                false => self.contains(region),
+            };
+            if has_region {
+                known += blocks;
+                continue;
+            }
+            for block in first.block..first.block + blocks {
+                known += u64::from(self.take(BlockKey { block, ..first }.hash()));
+            }
+        }
+        u32::try_from(known).expect("no more than were asked for")
+    }
+
+    /// Remembers what has this hash: so many blocks.
+    fn insert(&mut self, hash: u64, blocks: u64) {
         if self.entries_max == 0 {
             return;
         }
-        self.insertions += 1;
-        if self.insertions.is_multiple_of(INSERTIONS_PER_SWEEP) {
-            self.sweep();
-        }
-        let now = self.now();
-        let Place { bucket, tag } = self.place(key);
+        self.pass_time(blocks);
+        let now = self.now;
+        let Place { bucket, tag } = self.place(hash);
         let bucket = self.bucket_mut(bucket);
         let way = bucket.way_of(tag).unwrap_or_else(|| bucket.way_to_fill(now));
+        let known = bucket.tags[way];
+        let is_lost = known != EMPTY && known != tag && bucket.age(way, now) < STEPS_TO_LOSE;
         bucket.set(way, tag, now);
-        let is_crowded = bucket.living(now) > WAYS_BEFORE_SPLIT;
-        if is_crowded && self.bucket_count < self.first_buckets << GROWTH_BITS {
+        self.losses = match is_lost {
+            true => (self.losses + ENTRIES_PER_LOSS).min(LOSSES_MAX),
+            false => self.losses.saturating_sub(1),
+        };
+        let may_grow = self.bucket_count < self.first_buckets << GROWTH_BITS;
+        if may_grow && self.losses > LOSSES_MAX - ENTRIES_PER_LOSS {
             self.split();
         }
     }
 
-    /// Whether the block is remembered; from now on it is not.
-    pub(super) fn take(&mut self, key: BlockKey) -> bool {
+    fn contains(&self, hash: u64) -> bool {
         if self.entries_max == 0 {
             return false;
         }
-        let now = self.now();
-        let Place { bucket, tag } = self.place(key);
+        let Place { bucket, tag } = self.place(hash);
+        let bucket = &self.chunks[bucket / CHUNK_BUCKETS][bucket % CHUNK_BUCKETS];
+        bucket.way_of(tag).is_some_and(|way| bucket.is_alive(way, self.now))
+    }
+
+    /// Whether what has this hash is remembered; from now on it is not.
+    fn take(&mut self, hash: u64) -> bool {
+        if self.entries_max == 0 {
+            return false;
+        }
+        let now = self.now;
+        let Place { bucket, tag } = self.place(hash);
         let bucket = self.bucket_mut(bucket);
         let Some(way) = bucket.way_of(tag) else { return false };
         bucket.tags[way] = EMPTY;
@@ -176,13 +256,28 @@ impl Ghost {
         self.chunks.iter().map(|chunk| size_of_val(&**chunk)).sum()
     }
 
-    /// Time in steps of the clock. A life is 8.5 of them on an average.
-    fn now(&self) -> u64 {
-        self.insertions / (self.entries_max * 2).div_ceil(2 * STEPS_OF_LIFE + 1)
+    /// As many entries more or less as the cache became larger or smaller; at most what it was made
+    /// for.
+    pub(super) fn resize(&mut self, entries_max: u64) {
+        self.entries_max = entries_max;
     }
 
-    fn place(&self, key: BlockKey) -> Place {
-        let hash = key.hash();
+    /// The clock goes by what is inserted. Before an entry would look young again it is swept.
+    fn pass_time(&mut self, blocks: u64) {
+        self.blocks_of_step += blocks;
+        let step_blocks = (self.entries_max * 2).div_ceil(2 * STEPS_OF_LIFE + 1);
+        self.now += self.blocks_of_step / step_blocks;
+        self.blocks_of_step %= step_blocks;
+        let (sweeps, lives) = SWEEPS_PER_LIFE;
+        self.sweep_due += sweeps * blocks * self.bucket_count as u64;
+        let per_bucket = lives * self.entries_max;
+        for _ in 0..(self.sweep_due / per_bucket).min(self.bucket_count as u64) {
+            self.sweep();
+        }
+        self.sweep_due %= per_bucket;
+    }
+
+    fn place(&self, hash: u64) -> Place {
         #[expect(clippy::cast_possible_truncation, reason = "the low bits are the tag")]
         let tag = (hash as u16).max(1);
         let first = ((hash >> 32) * self.first_buckets as u64) >> 32;
@@ -235,7 +330,7 @@ impl Ghost {
 
     /// Empties what has outlived its time in the next bucket.
     fn sweep(&mut self) {
-        let now = self.now();
+        let now = self.now;
         self.bucket_mut(self.swept).sweep(now);
         self.swept = (self.swept + 1) % self.bucket_count;
     }
@@ -251,14 +346,18 @@ mod tests {
         BlockKey { volume: 0, block }
     }
 
+    fn take(ghost: &mut Ghost, key: BlockKey) -> bool {
+        ghost.take_run(key, 1) == 1
+    }
+
     fn known(ghost: &mut Ghost, blocks: core::ops::Range<u64>) -> usize {
-        blocks.filter(|block| ghost.take(key(*block))).count()
+        blocks.filter(|block| take(ghost, key(*block))).count()
     }
 
     #[test]
     fn the_latest_blocks_are_remembered_and_older_ones_are_not() {
         let mut ghost = Ghost::new(10_000);
-        (0..50_000).for_each(|block| ghost.insert(key(block)));
+        (0..50_000).for_each(|block| ghost.insert_run(key(block), 1));
         let latest = known(&mut ghost, 41_000..50_000);
         assert!(latest > 8_500, "{latest} of 9,000");
         let before = known(&mut ghost, 30_000..38_000);
@@ -270,19 +369,19 @@ mod tests {
     #[test]
     fn asking_takes_the_block_out() {
         let mut ghost = Ghost::new(100);
-        ghost.insert(key(7));
-        assert!(ghost.take(key(7)));
-        assert!(!ghost.take(key(7)));
-        ghost.insert(key(7));
-        ghost.insert(key(7));
-        assert!(ghost.take(key(7)));
-        assert!(!ghost.take(key(7)), "it was there once");
+        ghost.insert_run(key(7), 1);
+        assert!(take(&mut ghost, key(7)));
+        assert!(!take(&mut ghost, key(7)));
+        ghost.insert_run(key(7), 1);
+        ghost.insert_run(key(7), 1);
+        assert!(take(&mut ghost, key(7)));
+        assert!(!take(&mut ghost, key(7)), "it was there once");
     }
 
     #[test]
     fn blocks_of_two_volumes_are_two() {
         let mut ghost = Ghost::new(1_000);
-        (0..500).for_each(|block| ghost.insert(BlockKey { volume: 1, block }));
+        (0..500).for_each(|block| ghost.insert_run(BlockKey { volume: 1, block }, 1));
         let confused = known(&mut ghost, 0..500);
         assert!(confused < 10, "{confused}");
     }
@@ -294,13 +393,13 @@ mod tests {
         // entries show are true ones.
         let mut entered = std::collections::BTreeMap::new();
         for block in 0..20_000 {
-            ghost.insert(key(block));
-            let Place { bucket, tag } = ghost.place(key(block));
-            entered.insert((bucket % ghost.first_buckets, tag), ghost.now());
+            ghost.insert_run(key(block), 1);
+            let Place { bucket, tag } = ghost.place(key(block).hash());
+            entered.insert((bucket % ghost.first_buckets, tag), ghost.now);
             if !block.is_multiple_of(97) {
                 continue;
             }
-            let now = ghost.now();
+            let now = ghost.now;
             for (number, bucket) in ghost.chunks.iter().flatten().enumerate() {
                 for way in (0..WAYS).filter(|way| bucket.tags[*way] != EMPTY) {
                     let (first, tag) = (number % ghost.first_buckets, bucket.tags[way]);
@@ -314,7 +413,7 @@ mod tests {
     #[test]
     fn an_entry_lives_for_as_many_insertions_as_there_are_entries() {
         let mut ghost = Ghost::new(10_000);
-        (0..30_000).for_each(|block| ghost.insert(key(block)));
+        (0..30_000).for_each(|block| ghost.insert_run(key(block), 1));
         // The step of the clock is 1,177 insertions, a life between 8 and 9 of them.
         let young = known(&mut ghost, 30_000 - 9_400..30_000 - 8_400);
         assert!(young > 850, "{young} of 1,000");
@@ -329,14 +428,14 @@ mod tests {
         let mut lost = 0;
         for block in 0..60_000 {
             let before = ghost.bucket_count;
-            ghost.insert(key(block));
+            ghost.insert_run(key(block), 1);
             assert!(ghost.bucket_count <= before + 1);
-            lost += usize::from(block % 3 == 2 && !ghost.take(key(block / 3)));
+            lost += usize::from(block % 3 == 2 && !take(&mut ghost, key(block / 3)));
         }
         assert!(lost < 2_000, "{lost} of 20,000");
         assert!(ghost.bucket_count > 2 * first, "{} of {first}", ghost.bucket_count);
         assert!(ghost.bucket_count < most * 3 / 4, "40,000 of 100,000 are left");
-        (0..400_000).for_each(|block| ghost.insert(key(block)));
+        (0..400_000).for_each(|block| ghost.insert_run(key(block), 1));
         assert_eq!(ghost.bucket_count, most);
     }
 
@@ -345,17 +444,67 @@ mod tests {
         let mut ghost = Ghost::new(1 << 20);
         let at_first = ghost.memory_bytes();
         assert!(at_first < (4 << 20) / 16 + (64 << 10), "{at_first}");
-        (0..4 << 20).for_each(|block| ghost.insert(key(block)));
+        (0..4 << 20).for_each(|block| ghost.insert_run(key(block), 1));
         let per_entry = ghost.memory_bytes() as f64 / f64::from(1 << 20);
-        assert!(per_entry < 3.2, "{per_entry} bytes an entry");
+        assert!(per_entry < 3.4, "{per_entry} bytes an entry");
         assert!(Ghost::new(100).memory_bytes() <= 16 * 40);
+    }
+
+    #[test]
+    fn a_smaller_cache_has_a_shorter_memory() {
+        let mut ghost = Ghost::new(10_000);
+        ghost.resize(2_000);
+        (0..50_000).for_each(|block| ghost.insert_run(key(block), 1));
+        let latest = known(&mut ghost, 48_200..50_000);
+        assert!(latest > 1_700, "{latest} of 1,800");
+        let before = known(&mut ghost, 40_000..47_000);
+        assert!(before < 80, "{before} of 7,000");
+    }
+
+    #[test]
+    fn what_goes_together_comes_back_together() {
+        let mut ghost = Ghost::new(10_000);
+        ghost.insert_run(key(16), 16);
+        assert_eq!(ghost.take_run(key(16), 16), 16);
+        assert_eq!(ghost.take_run(key(16), 16), 0, "it was remembered once");
+        ghost.insert_run(key(40), 40);
+        assert_eq!(ghost.take_run(key(70), 4), 4, "a part of a region");
+        assert_eq!(ghost.take_run(key(64), 4), 4, "which is remembered still");
+        assert_eq!(ghost.take_run(key(0), 128), 48, "whole regions");
+        assert_eq!(ghost.take_run(key(0), 128), 0);
+    }
+
+    #[test]
+    fn less_than_half_of_a_region_is_single_blocks() {
+        let mut ghost = Ghost::new(10_000);
+        ghost.insert_run(key(10), 7);
+        assert_eq!(ghost.take_run(key(0), 10), 0);
+        assert_eq!(ghost.take_run(key(0), 32), 7);
+        assert_eq!(ghost.take_run(key(10), 7), 0);
+    }
+
+    #[test]
+    fn a_region_lives_no_longer_than_its_blocks_and_takes_the_memory_of_one() {
+        let mut ghost = Ghost::new(1 << 20);
+        let empty_bytes = ghost.memory_bytes();
+        (0..1 << 17).for_each(|region| ghost.insert_run(key(region * 16), 16));
+        // The last 2^20 of the blocks are 2^16 regions; a sixteenth more or less.
+        let remembered = |ghost: &mut Ghost, regions: core::ops::Range<u64>| {
+            regions.filter(|region| ghost.take_run(key(region * 16), 16) == 16).count()
+        };
+        let old = remembered(&mut ghost, 0..50_000);
+        assert!(old < 1_000, "{old} of 50,000");
+        let young = remembered(&mut ghost, (1 << 17) - 60_000..1 << 17);
+        assert!(young > 58_000, "{young} of 60,000");
+        let grown = ghost.memory_bytes() - empty_bytes;
+        assert!(grown < 64 << 10, "{grown} bytes more than at first");
     }
 
     #[test]
     fn without_room_nothing_is_remembered() {
         let mut ghost = Ghost::new(0);
-        ghost.insert(key(1));
-        assert!(!ghost.take(key(1)));
+        ghost.insert_run(key(1), 1);
+        assert!(!take(&mut ghost, key(1)));
         assert_eq!(ghost.memory_bytes(), 0);
     }
 }

@@ -3,7 +3,7 @@
 //! Where that waits for the block's turn, as in a log, this is CLOCK: one queue with a reference
 //! bit.
 
-use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing};
+use super::{BlockKey, Hit, Lengths, OnHit, Policy, Queue, Standing, Worth};
 use crate::block_bits::BlockBits;
 use crate::units::CacheBlock;
 
@@ -20,7 +20,7 @@ impl Lru {
 }
 
 impl Policy for Lru {
-    fn queue_of_new(&mut self, _: BlockKey) -> Queue {
+    fn queue_of_new(&mut self, _: BlockKey, _: u32) -> Queue {
         Queue::Main
     }
 
@@ -37,15 +37,23 @@ impl Policy for Lru {
         Queue::Main
     }
 
-    fn keeps(&mut self, position: CacheBlock, _: Queue) -> bool {
-        self.referenced.take(position)
+    fn turn(&mut self, position: CacheBlock, _: Queue) -> Worth {
+        if self.referenced.take(position) { Worth::Used } else { Worth::Nothing }
     }
 
-    fn would_keep(&self, position: CacheBlock) -> Option<bool> {
-        Some(self.referenced.any(position, 1))
+    fn would_keep(&self, position: CacheBlock, block_count: u32) -> bool {
+        self.referenced.any(position, block_count)
     }
 
-    fn on_demoted(&mut self, _: BlockKey, _: Queue) {}
+    fn references(&self, position: CacheBlock) -> u64 {
+        self.referenced.word(position)
+    }
+
+    fn restore(&mut self, position: CacheBlock, references: u64) {
+        self.referenced.set_word(position, references);
+    }
+
+    fn on_demoted(&mut self, _: BlockKey, _: u32, _: Queue) {}
 
     fn memory_bytes(&self) -> usize {
         self.referenced.memory_bytes()

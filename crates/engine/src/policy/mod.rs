@@ -14,7 +14,53 @@ pub use clock2q::Clock2q;
 pub use fifo::Fifo;
 pub use lru::Lru;
 
+use alloc::boxed::Box;
+
 use crate::units::CacheBlock;
+
+/// The policies there are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum PolicyKind {
+    /// [`Clock2q`].
+    #[default]
+    Clock2q,
+    /// [`Lru`].
+    Lru,
+    /// [`Fifo`].
+    Fifo,
+}
+
+impl PolicyKind {
+    /// All of them.
+    pub const ALL: [PolicyKind; 3] = [PolicyKind::Clock2q, PolicyKind::Lru, PolicyKind::Fifo];
+
+    /// Its name, as settings and reports have it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::Clock2q => "clock2q",
+            PolicyKind::Lru => "lru",
+            PolicyKind::Fifo => "fifo",
+        }
+    }
+
+    /// The policy of a name, if there is one.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<PolicyKind> {
+        PolicyKind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// One that knows nothing yet, for a cache of so many blocks at most, which is also how many
+    /// positions there are.
+    #[must_use]
+    pub fn make(self, cache_blocks: u64) -> Box<dyn Policy + Send> {
+        match self {
+            PolicyKind::Clock2q => Box::new(Clock2q::new(cache_blocks)),
+            PolicyKind::Lru => Box::new(Lru::new(cache_blocks)),
+            PolicyKind::Fifo => Box::new(Fifo),
+        }
+    }
+}
 
 /// Where a block stands.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,6 +85,12 @@ impl BlockKey {
     /// (Steele, Lea, Flood, OOPSLA 2014).
     pub(crate) fn hash(self) -> u64 {
         mixed(self.block ^ mixed(u64::from(self.volume)))
+    }
+
+    /// The same of the region of `1 << shift` blocks that the block is in: another hash than those
+    /// of its blocks.
+    pub(crate) fn region_hash(self, shift: u32) -> u64 {
+        mixed(self.block >> shift ^ mixed(1 << 32 | u64::from(self.volume)))
     }
 }
 
@@ -81,6 +133,17 @@ pub enum OnHit {
     Append,
 }
 
+/// What a block is worth whose turn has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Worth {
+    /// It was not used: it goes.
+    Nothing,
+    /// It was used and stays, unless keeping costs more than there is.
+    Used,
+    /// It was used again and again: it goes last.
+    UsedOften,
+}
+
 /// Blocks in the queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lengths {
@@ -92,23 +155,39 @@ pub struct Lengths {
 
 /// What a policy must answer.
 pub trait Policy {
-    /// The queue of a block that is not cached and is about to be.
-    fn queue_of_new(&mut self, key: BlockKey) -> Queue;
+    /// Whether it tells new blocks from proven ones. If not, all blocks stand in one queue, and
+    /// whatever it is asked or told is of [`Queue::Main`].
+    fn has_small_queue(&self) -> bool {
+        false
+    }
+    /// The queue of blocks that are not cached and are about to be: `block_count` of them from
+    /// `key` on, which are read or written as one.
+    fn queue_of_new(&mut self, key: BlockKey, block_count: u32) -> Queue;
     /// Blocks were placed at `position`: whatever was known about it is void.
     fn on_placed(&mut self, position: CacheBlock, block_count: u32, standing: Standing);
     /// Cached blocks were read or overwritten by a client.
     fn on_hit(&mut self, hit: &Hit) -> OnHit;
     /// The queue that loses its oldest block. It must not be empty unless both are.
     fn victim_queue(&self, lengths: &Lengths) -> Queue;
-    /// Whether the oldest block of the queue `from` is kept, by appending it to the main queue.
-    /// Asking counts as the block's turn: its record of use starts anew.
-    fn keeps(&mut self, position: CacheBlock, from: Queue) -> bool;
-    /// A block left the cache because it was not kept.
-    fn on_demoted(&mut self, key: BlockKey, from: Queue);
-    /// Whether a block would be kept were it its turn now, as far as that is known without asking.
-    fn would_keep(&self, _position: CacheBlock) -> Option<bool> {
-        None
+    /// Whether the oldest block of the queue `from` is to be kept, by appending it to the main
+    /// queue. Asking counts as the block's turn: its record of use starts anew.
+    fn turn(&mut self, position: CacheBlock, from: Queue) -> Worth;
+    /// Blocks, `block_count` from `key` on, left the cache because they were not kept.
+    fn on_demoted(&mut self, key: BlockKey, block_count: u32, from: Queue);
+    /// Whether a block of a run would be kept were it its turn now. Asking changes nothing.
+    fn would_keep(&self, _position: CacheBlock, _block_count: u32) -> bool {
+        false
     }
+    /// From now on the cache holds about so many blocks when it is full; never more than there are
+    /// positions.
+    fn resize(&mut self, _cache_blocks: u64) {}
+    /// Which of the 64 blocks from `position` on would be kept, the first in the lowest bit; what
+    /// [`Policy::restore`] takes after a restart. `position` is a multiple of 64.
+    fn references(&self, _position: CacheBlock) -> u64 {
+        0
+    }
+    /// Takes back what `references` told, for blocks that were not used since.
+    fn restore(&mut self, _position: CacheBlock, _references: u64) {}
     /// Bytes of memory.
     fn memory_bytes(&self) -> usize;
 }

@@ -8,6 +8,7 @@ use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::options::{
     CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, SequentialPolicy, WritebackOrder,
 };
+use forebay_engine::policy::PolicyKind;
 
 use super::world::World;
 use super::{BLOCK, Buffers, Disk, ORIGINAL, block_bytes};
@@ -38,6 +39,7 @@ pub(crate) struct Setup {
     pub(crate) memory_max_bytes: u64,
     /// Bytes a day.
     pub(crate) cache_write_budget: u64,
+    pub(crate) policy: PolicyKind,
     pub(crate) discards: bool,
     pub(crate) has_volatile_cache: bool,
     pub(crate) origin_discards: bool,
@@ -63,6 +65,7 @@ impl Setup {
             read_ahead_bytes: 0,
             memory_max_bytes: u64::MAX,
             cache_write_budget: 0,
+            policy: PolicyKind::Clock2q,
             discards: true,
             has_volatile_cache: true,
             origin_discards: true,
@@ -111,6 +114,7 @@ impl Setup {
         let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
         let mut superblock = Superblock::new(SET_ID, geometry, "test");
         superblock.settings.memory_max_bytes = self.memory_max_bytes;
+        superblock.settings.policy = self.policy;
         superblock.settings.cache_write_budget_bytes_per_day = self.cache_write_budget;
         (superblock.settings.dirty_soft_percent, superblock.settings.dirty_hard_percent) =
             self.marks;

@@ -2,6 +2,7 @@
 
 use forebay_engine::explain::{CopyKind, Explanation};
 use forebay_engine::options::CacheMode;
+use forebay_engine::policy::PolicyKind;
 use forebay_engine::status::{Access, AdmitReason, BypassReason, Decision, Outcome};
 use forebay_engine::units::{OriginBlock, VolumeSlot};
 
@@ -58,7 +59,9 @@ fn what_was_promoted_written_zeroed_and_discarded_is_told_apart() {
 
 #[test]
 fn what_is_kept_is_what_was_read_again_or_is_dirty() {
-    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.policy = PolicyKind::Lru;
+    let mut world = setup.start();
     world.read_now(0, 0).expect("readable");
     assert_eq!(explain(&mut world, 0).is_kept, Some(false));
     world.read_now(0, 0).expect("readable");

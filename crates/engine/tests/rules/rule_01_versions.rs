@@ -3,6 +3,7 @@
 use forebay_engine::format::record::{Entry, EntryKind};
 use forebay_engine::io::Device;
 use forebay_engine::options::CacheMode;
+use forebay_engine::policy::PolicyKind;
 use forebay_engine::status::BlockState;
 use forebay_engine::units::VolumeSlot;
 
@@ -79,7 +80,9 @@ fn a_relocation_does_not_bring_back_what_was_overwritten_while_it_was_read() {
 
 #[test]
 fn a_relocation_keeps_version_checksum_and_state() {
-    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.policy = PolicyKind::Lru;
+    let mut world = setup.start();
     let _ = until_reclaim_reads(&mut world);
     let (before, crc_before) = last_entry(&world, 0);
     let mark = world.mark();

@@ -5,6 +5,7 @@ use std::cell::Cell;
 use forebay_engine::event::{Command, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
+use forebay_engine::policy::PolicyKind;
 use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{OriginBlock, VolumeSlot};
@@ -526,7 +527,9 @@ fn a_volume_whose_losses_find_no_room_is_not_served() {
 /// Clean copies that were to be kept are not, once dirty data has taken the room meanwhile.
 #[test]
 fn clean_copies_are_not_moved_into_the_reserve() {
-    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writearound]).start();
+    let mut setup = Setup::of(&[CacheMode::Writeback, CacheMode::Writearound]);
+    setup.policy = PolicyKind::Lru;
+    let mut world = setup.start();
     for _ in 0..3 {
         assert_eq!(world.read_now(1, 0), Ok(Content::Tag(ORIGINAL)));
     }

@@ -16,6 +16,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings, VolumeSettings};
+use crate::policy::PolicyKind;
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 mod geometry;
@@ -70,7 +71,9 @@ struct Header {
     /// Below the hard mark; both in percent.
     dirty_soft_percent: u8,
     dirty_hard_percent: u8,
-    reserved: [u8; 5],
+    /// Replacement: 0 clock2q, as in older superblocks, 1 lru, 2 fifo.
+    policy: u8,
+    reserved: [u8; 4],
     label: [u8; LABEL_BYTES_MAX],
     /// Bytes a day for what need not be in the log; zero, as in older superblocks: no bound.
     cache_write_budget: U64,
@@ -217,7 +220,12 @@ impl Superblock {
             discard_freed_segments: u8::from(self.settings.discard_freed_segments),
             dirty_soft_percent: self.settings.dirty_soft_percent,
             dirty_hard_percent: self.settings.dirty_hard_percent,
-            reserved: [0; 5],
+            policy: match self.settings.policy {
+                PolicyKind::Clock2q => 0,
+                PolicyKind::Lru => 1,
+                PolicyKind::Fifo => 2,
+            },
+            reserved: [0; 4],
             label,
             cache_write_budget: self.settings.cache_write_budget_bytes_per_day.into(),
         };
@@ -300,7 +308,17 @@ fn decode_settings(place: Place, header: &Header) -> Result<SetSettings, Corrupt
     Corrupt::unless_at_most(place, "soft mark", u64::from(hard).saturating_sub(1), soft.into())?;
     let budget = header.cache_write_budget.get();
     Corrupt::unless_at_most(place, "budget of writes", CACHE_WRITE_BUDGET_MAX, budget)?;
+    let policy = match header.policy {
+        0 => PolicyKind::Clock2q,
+        1 => PolicyKind::Lru,
+        2 => PolicyKind::Fifo,
+        found => {
+            let found = found.into();
+            return Err(Corrupt { place, field: "policy", expected: 2, found });
+        }
+    };
     Ok(SetSettings {
+        policy,
         cache_write_budget_bytes_per_day: budget,
         memory_max_bytes: header.memory_max_bytes.get(),
         discard_freed_segments: header.discard_freed_segments != 0,

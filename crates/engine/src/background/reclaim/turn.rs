@@ -1,0 +1,107 @@
+//! The turn of what a victim holds: which blocks are appended again.
+//!
+//! Dirty blocks always are. Of clean ones those that the policy keeps, as far as the round and the
+//! bound on copies allow. While copies are short, only what was used again and again stays in the
+//! main queue; what was used once goes, and is remembered like what goes from the small queue, so
+//! that it need not prove itself again. What came as one extent stays one while half of it is used,
+//! else every extent would end as crumbs.
+
+use alloc::vec::Vec;
+
+use super::Item;
+use crate::defects::{Defect, has_defect};
+use crate::engine::Engine;
+use crate::index::{Piece, Place};
+use crate::policy::{Queue, Worth};
+use crate::units::VolumeSlot;
+
+/// What becomes of a block of a victim.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    /// Something newer took its place.
+    Gone,
+    /// It is appended again.
+    Kept,
+    /// It was used, and would be kept if copies were free.
+    Forgone,
+    /// It was not used.
+    Dropped,
+}
+
+impl Engine {
+    /// Cuts a piece into runs that are kept and runs that are not.
+    pub(super) fn choose_kept(&mut self, slot: VolumeSlot, piece: &Piece, from: Queue) {
+        let Place::Data(_) = piece.place else {
+            if self.is_piece_dirty(piece) && !has_defect(Defect::BlankNotRelocated) {
+                self.reclaim.items.push(Item { slot, piece: *piece, attempts: 0 });
+            }
+            return;
+        };
+        let fates = self.take_turn(piece, from);
+        let mut start = piece.start;
+        for run in fates.chunk_by(|one, next| one == next) {
+            let end = start + run.len() as u64;
+            let piece = piece.clip(start, end);
+            match run[0] {
+                Fate::Gone => {}
+                Fate::Kept => self.reclaim.items.push(Item { slot, piece, attempts: 0 }),
+                Fate::Forgone => self.note_dropped(slot, &piece, Queue::Small),
+                Fate::Dropped => self.note_dropped(slot, &piece, from),
+            }
+            start = end;
+        }
+    }
+
+    /// What becomes of each block of a piece. For clean ones it is their turn.
+    fn take_turn(&mut self, piece: &Piece, from: Queue) -> Vec<Fate> {
+        let budget = self.reclaim.keep_budget as usize;
+        let mut clean = 0;
+        let mut worth = Vec::with_capacity(piece.positions().count());
+        for at in piece.positions() {
+            let is_clean = self.log.segments.is_clean(at);
+            clean += usize::from(is_clean);
+            // Without means nothing is asked, and nothing forgotten.
+            worth.push(match is_clean && budget > 0 {
+                true => self.replacement.policy.turn(at, from),
+                false => Worth::Nothing,
+            });
+        }
+        let is_saving = from == Queue::Main && self.replacement.is_short_of_copies();
+        let least = if is_saving { Worth::UsedOften } else { Worth::Used };
+        let used = worth.iter().filter(|worth| **worth >= least).count();
+        let is_whole = 2 * used >= clean && clean <= budget;
+        let mut left = budget;
+        let fates = piece.positions().zip(worth).map(|(at, worth)| {
+            if !self.log.segments.is_live(at) {
+                Fate::Gone
+            } else if self.log.segments.is_dirty(at) {
+                Fate::Kept
+            } else if left > 0 && (is_whole || worth >= least) {
+                left -= 1;
+                Fate::Kept
+            } else if worth > Worth::Nothing {
+                Fate::Forgone
+            } else {
+                Fate::Dropped
+            }
+        });
+        let fates = fates.collect();
+        let copies = budget - left;
+        self.reclaim.keep_budget -= u32::try_from(copies).expect("it is a part of it");
+        self.replacement.take_copies(copies as u64);
+        fates
+    }
+
+    /// Clean blocks lose their place in the cache. What was fetched ahead and never read is not
+    /// worth remembering.
+    pub(crate) fn note_dropped(&mut self, slot: VolumeSlot, run: &Piece, from: Queue) {
+        let never_read = run.positions().filter(|at| self.ahead.take(*at)).count();
+        let never_read = u32::try_from(never_read).expect("data pieces are small");
+        self.volume_mut(slot).read_ahead.on_wasted(never_read);
+        let block_count = u32::try_from(run.block_count).expect("data pieces are small");
+        if never_read < block_count {
+            let key = self.policy_key(slot, run.start);
+            self.replacement.policy.on_demoted(key, block_count, from);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Which segments are reclaimed next.
+
+use alloc::vec::Vec;
+
+use super::{State, VICTIMS_MAX, Victim};
+use crate::engine::Engine;
+use crate::log::segments::SegmentState;
+use crate::log::{DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS};
+
+/// A closed segment that could be reclaimed.
+pub(crate) struct Candidate {
+    order: u64,
+    pub(crate) id: u32,
+    pub(crate) live: u32,
+    dirty: u32,
+    retained: u32,
+    was_spared: bool,
+}
+
+/// Log that moving so many blocks takes at most: each in a record of its own, and the drop.
+fn room_to_move(blocks: u32) -> u32 {
+    2 * blocks + 2
+}
+
+impl Engine {
+    pub(super) fn choose_victims(&mut self) {
+        let target = self.reclaim_target();
+        let soon = self.log.segments.free_count() + self.dropped_count();
+        let for_memory = self.excess_segments().saturating_sub(self.dropped_count());
+        let wanted = (target.saturating_sub(soon).max(for_memory) as usize).min(VICTIMS_MAX);
+        if wanted == 0 {
+            return;
+        }
+        let mut candidates: Vec<Candidate> = self
+            .log
+            .segments
+            .iter()
+            .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
+            .map(|(id, s)| Candidate {
+                order: s.open_order,
+                id,
+                live: s.live,
+                dirty: s.dirty,
+                retained: s.retained,
+                was_spared: s.was_spared,
+            })
+            .collect();
+        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        let mut chosen = self.mostly_dead(&candidates, wanted);
+        let clean: Vec<&Candidate> = candidates.iter().filter(|c| c.dirty == 0).collect();
+        chosen.extend(self.next_victims(&clean, wanted - chosen.len()));
+        let has_dirty = candidates.iter().any(|candidate| candidate.dirty > 0);
+        if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
+            self.writeback.is_urgent = true;
+        }
+        if chosen.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
+            chosen = self.least_dirty(&candidates);
+        }
+        self.reclaim.found_nothing = chosen.is_empty();
+        if chosen.is_empty() {
+            return;
+        }
+        // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of
+        // the rest. Over the memory bound none is kept: dirty entries always fit, clean ones go.
+        self.reclaim.keep_budget = if self.log.segments.free_count()
+            > RESERVE_SEGMENTS + SPARE_SEGMENTS
+            && for_memory == 0
+            && !self.is_degraded()
+        {
+            let copies = u32::try_from(self.replacement.copies()).unwrap_or(u32::MAX);
+            copies.min(self.relocation_room() / 2)
+        } else {
+            0
+        };
+        for segment in chosen {
+            self.log.segments.get_mut(segment).state = SegmentState::Reclaiming;
+            let victim = Victim { segment, is_loaded: false, ranges: Vec::new(), is_spared: false };
+            self.reclaim.victims.push(victim);
+        }
+        self.reclaim.state = State::Loading;
+        self.go_on();
+    }
+
+    /// Segments with dirty data of which little is alive: moving that gains most of a segment each,
+    /// at the speed of the cache device, so that work which overwrites its own dirty data does not
+    /// wait for the origin. Least alive first, as far as it fits. One that could not be emptied
+    /// before (a dirty block that cannot be read) is left to writeback: it would be the first
+    /// choice each time; so is one with zeroes or discards in pieces, each of which takes a record,
+    /// and one with copies that only writeback in order needs.
+    fn mostly_dead(&self, candidates: &[Candidate], wanted: usize) -> Vec<u32> {
+        let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
+        let is_mostly_dead =
+            |c: &&Candidate| c.dirty > 0 && c.live <= limit && c.retained == 0 && !c.was_spared;
+        let mut dead: Vec<&Candidate> = candidates.iter().filter(is_mostly_dead).collect();
+        let in_pieces = self.segments_with_blanks_in_pieces();
+        dead.retain(|candidate| !in_pieces.contains(&candidate.id));
+        dead.sort_unstable_by_key(|candidate| (candidate.live, candidate.order));
+        // Rule 11: clients may open segments down to the reserve while the round is under way, and
+        // each victim needs its drop.
+        let free = self.log.segments.free_count().saturating_sub(SPARE_SEGMENTS);
+        let usable = self.usable_blocks();
+        let mut room = (free.min(RESERVE_SEGMENTS) * usable).saturating_sub(DROPS_OF_ROUND);
+        let mut chosen = Vec::new();
+        for candidate in dead.into_iter().take(wanted) {
+            let Some(left) = room.checked_sub(room_to_move(candidate.live)) else { break };
+            room = left;
+            chosen.push(candidate.id);
+        }
+        chosen
+    }
+
+    /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
+    /// space and fits.
+    fn least_dirty(&self, candidates: &[Candidate]) -> Vec<u32> {
+        let room = self.relocation_room().saturating_sub(DROPS_OF_ROUND);
+        let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
+        candidates
+            .iter()
+            // Nobody moves what waits for its flush epoch; it must not hide what can be moved.
+            .filter(|candidate| candidate.retained == 0)
+            .min_by_key(|candidate| (candidate.was_spared, candidate.dirty, candidate.order))
+            .filter(|c| room_to_move(c.dirty) <= room && c.dirty <= limit)
+            .map(|candidate| candidate.id)
+            .into_iter()
+            .collect()
+    }
+}
