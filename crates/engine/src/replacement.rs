@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 
 use crate::background::reclaim::Candidate;
 use crate::engine::Engine;
+use crate::format::checkpoint::{SegmentLine, SegmentUse};
 use crate::index::{Piece, Place};
 use crate::log::append::NewEntry;
 use crate::log::segments::SegmentState;
@@ -230,6 +231,27 @@ impl Engine {
         match standing {
             Standing::Proven if has_room => (Stream::Relocate, Standing::New),
             _ => (Stream::Promote, standing),
+        }
+    }
+
+    /// Which blocks of a segment were used, for the last checkpoint of a clean stop.
+    pub(crate) fn references_of(&self, segment: u32) -> Vec<u64> {
+        let blocks = self.log.segments.segment_blocks();
+        let words = (0..blocks).step_by(u64::BITS as usize);
+        let positions = words.map(|block| self.log.position(segment, block));
+        positions.map(|position| self.replacement.policy.references(position)).collect()
+    }
+
+    /// What a checkpoint says of the use of a segment that was found. Of one that is younger than
+    /// the checkpoint nothing is known: it has to prove itself.
+    pub(crate) fn restore_use(&mut self, segment: u32, line: &SegmentLine) {
+        let found = self.log.segments.get_mut(segment);
+        let is_same = line.segment_use != SegmentUse::Free && line.generation == found.generation;
+        found.queue = if is_same { line.queue } else { Queue::Small };
+        let references = line.references.as_deref().filter(|_| is_same).unwrap_or_default();
+        for (block, word) in (0u32..).step_by(u64::BITS as usize).zip(references) {
+            let position = self.log.position(segment, block);
+            self.replacement.policy.restore(position, *word);
         }
     }
 

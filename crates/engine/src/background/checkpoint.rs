@@ -9,6 +9,7 @@
 
 use alloc::vec::Vec;
 
+use crate::command::StopStage;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::checkpoint::{BlankPiece, Checkpoint, SegmentLine, SegmentUse, VolumeLine};
@@ -143,6 +144,8 @@ impl Engine {
     }
 
     fn describe(&self) -> Checkpoint {
+        // What was used since changes all the time; a crash may forget it.
+        let is_last = self.stop_stage == StopStage::Checkpointing;
         let segments = self.log.segments.iter().map(|(id, segment)| {
             let segment_use = match segment.state {
                 // Its drop has a number up to that of the cut: recovery will not look at it again.
@@ -160,6 +163,9 @@ impl Engine {
                 summary_blocks: segment.summary_blocks,
                 segment_use,
                 bits: (segment_use != SegmentUse::Free).then(|| segment.bits.clone()),
+                queue: segment.queue,
+                references: (is_last && segment_use != SegmentUse::Free)
+                    .then(|| self.references_of(id)),
             }
         });
         let volumes = self.volume_slots().into_iter().map(|slot| {

@@ -1,5 +1,8 @@
 //! Checkpoints: the segment table and two bits a block, as of a sequence number (rule 6).
 //!
+//! The last one of a clean stop has a third bit a block: which of them were used, so that the cache
+//! is as warm after the next start as it was.
+//!
 //! A checkpoint describes exactly the records up to its sequence number. The index is not in it:
 //! recovery builds it from the summaries of the segments that have live blocks. A checksum over the
 //! whole body makes a half-written checkpoint invalid; the other area then holds the one before.
@@ -14,6 +17,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use super::superblock::{Geometry, VOLUMES_MAX};
 use super::{COUNTER_MAX, SetId, VERSION_MAX, crc32c};
 use crate::error::{Corrupt, Place};
+use crate::policy::Queue;
 use crate::units::{
     BLOCK_BYTES, FlushEpoch, Generation, RecoveryEpoch, SequenceNumber, Version, VolumeId,
 };
@@ -23,6 +27,12 @@ use crate::units::{
 pub const BLANK_PIECES_MAX: usize = 4096;
 
 const MAGIC: [u8; 4] = *b"fbc1";
+/// Flag of a segment: it is part of the small queue of replacement.
+const IN_SMALL_QUEUE: u32 = 1;
+/// Flag of a segment: it says which blocks were used.
+const HAS_REFERENCES: u32 = 2;
+/// Bits a block that a segment can have.
+const BITS_MAX: u64 = 3;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
 #[repr(C)]
@@ -73,7 +83,8 @@ struct RawSegment {
     summary_blocks: U32,
     /// See `SegmentUse`.
     segment_use: U32,
-    reserved: U32,
+    /// [`IN_SMALL_QUEUE`], [`HAS_REFERENCES`]; zero if it is free.
+    flags: U32,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
@@ -156,6 +167,11 @@ pub struct SegmentLine {
     pub segment_use: SegmentUse,
     /// Bits; shared with the engine until it changes them.
     pub bits: Option<Arc<Bits>>,
+    /// The queue of replacement that it is part of.
+    pub queue: Queue,
+    /// Which blocks were used since they were placed, at a clean stop; else `None`. As many words
+    /// as there are of other bits.
+    pub references: Option<Vec<u64>>,
 }
 
 /// Per volume state of ordered writeback.
@@ -206,7 +222,7 @@ pub fn area_bytes(segment_count: u64, segment_blocks: u64) -> u64 {
     let fixed = size_of::<RawHeader>()
         + VOLUMES_MAX * size_of::<RawVolume>()
         + BLANK_PIECES_MAX * size_of::<RawPiece>();
-    let segment = size_of::<RawSegment>() as u64 + 2 * segment_blocks.div_ceil(64) * 8;
+    let segment = size_of::<RawSegment>() as u64 + BITS_MAX * segment_blocks.div_ceil(64) * 8;
     (fixed as u64 + segment_count * segment).next_multiple_of(BLOCK_BYTES as u64)
 }
 
@@ -221,6 +237,8 @@ impl Checkpoint {
             summary_blocks: 0,
             segment_use: SegmentUse::Free,
             bits: None,
+            queue: Queue::Main,
+            references: None,
         };
         Checkpoint {
             id: 1,
@@ -365,7 +383,7 @@ fn encode_segment(segment: &SegmentLine, blocks: u32, bytes: &mut Vec<u8>) {
             SegmentUse::Closed => 2,
         }
         .into(),
-        reserved: U32::ZERO,
+        flags: flags(segment).into(),
     };
     bytes.extend_from_slice(raw.as_bytes());
     if segment.segment_use == SegmentUse::Free {
@@ -373,9 +391,20 @@ fn encode_segment(segment: &SegmentLine, blocks: u32, bytes: &mut Vec<u8>) {
     }
     let empty = Bits::new(blocks);
     let bits = segment.bits.as_deref().unwrap_or(&empty);
-    for word in bits.live.iter().chain(&bits.dirty) {
+    let references = segment.references.as_deref().unwrap_or_default();
+    assert!(references.is_empty() || references.len() == bits.live.len());
+    for word in bits.live.iter().chain(&bits.dirty).chain(references) {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
+}
+
+fn flags(segment: &SegmentLine) -> u32 {
+    if segment.segment_use == SegmentUse::Free {
+        return 0;
+    }
+    let queue = if segment.queue == Queue::Small { IN_SMALL_QUEUE } else { 0 };
+    let references = if segment.references.is_some() { HAS_REFERENCES } else { 0 };
+    queue | references
 }
 
 fn decode_piece(piece: RawPiece, place: Place) -> Result<BlankPiece, Corrupt> {
@@ -393,7 +422,6 @@ fn decode_segment(
 ) -> Result<SegmentLine, Corrupt> {
     let place = reader.place;
     let raw: RawSegment = reader.next()?;
-    Corrupt::unless_equal(place, "reserved bytes", 0, raw.reserved.get().into())?;
     Corrupt::unless_at_most(place, "generation", COUNTER_MAX, raw.generation.get())?;
     Corrupt::unless_at_most(place, "last sequence", sequence, raw.last_sequence.get())?;
     let segment_use = match raw.segment_use.get() {
@@ -407,12 +435,18 @@ fn decode_segment(
     };
     let end = u64::from(raw.used_blocks.get()) + u64::from(raw.summary_blocks.get());
     Corrupt::unless_at_most(place, "used blocks", blocks.into(), end)?;
-    let bits = if segment_use == SegmentUse::Free {
+    let flags = raw.flags.get();
+    let is_free = segment_use == SegmentUse::Free;
+    let most = if is_free { 0 } else { IN_SMALL_QUEUE | HAS_REFERENCES };
+    Corrupt::unless_at_most(place, "segment flags", most.into(), flags.into())?;
+    let queue = if flags & IN_SMALL_QUEUE == 0 { Queue::Main } else { Queue::Small };
+    let words = blocks.div_ceil(64) as usize;
+    let bits = if is_free {
         None
     } else {
-        let words = blocks.div_ceil(64) as usize;
         Some(Arc::new(Bits { live: reader.words(words)?, dirty: reader.words(words)? }))
     };
+    let references = if flags & HAS_REFERENCES == 0 { None } else { Some(reader.words(words)?) };
     Ok(SegmentLine {
         generation: Generation(raw.generation.get()),
         last_sequence: SequenceNumber(raw.last_sequence.get()),
@@ -420,6 +454,8 @@ fn decode_segment(
         summary_blocks: raw.summary_blocks.get(),
         segment_use,
         bits,
+        queue,
+        references,
     })
 }
 

@@ -12,7 +12,7 @@ pub mod superblock;
 use crate::units::Crc32c;
 
 /// Version of the format. A device with another one is refused.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Largest number of those that only ever grow: sequence, generation, epoch, serial, id. At a
 /// billion a second it is reached after 146 years. What is larger is damage; what is not can be

@@ -124,6 +124,7 @@ impl Engine {
         let empty = Bits::new(blocks);
         let bits = checkpoint.segments[id as usize].bits.as_deref().unwrap_or(&empty);
         building.dirty[id as usize] = Some(bits.dirty.clone());
+        self.restore_use(id, &checkpoint.segments[id as usize]);
         for placed in &found.old_entries {
             self.apply_old_entry(id, placed, bits, checkpoint, building);
         }

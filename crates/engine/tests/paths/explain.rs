@@ -1,5 +1,6 @@
 //! Why a block is cached or not, as operators are told.
 
+use forebay_engine::event::Command;
 use forebay_engine::explain::{CopyKind, Explanation};
 use forebay_engine::options::CacheMode;
 use forebay_engine::policy::PolicyKind;
@@ -129,4 +130,22 @@ fn what_is_not_there_is_not_explained() {
     assert_eq!(engine.explain(now, VolumeSlot(0), OriginBlock(2048)), None);
     assert_eq!(engine.explain(now, VolumeSlot(1), OriginBlock(0)), None);
     assert!(engine.explain(now, VolumeSlot(0), OriginBlock(2047)).is_some());
+}
+
+#[test]
+fn a_clean_stop_remembers_what_was_used_and_a_crash_what_was_cached() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.policy = PolicyKind::Lru;
+    let mut world = setup.start();
+    world.read_now(0, 0).expect("readable");
+    world.read_now(0, 1).expect("readable");
+    world.read_now(0, 1).expect("readable");
+    let kept = |world: &mut World| [0, 1].map(|block| explain(world, block).is_kept);
+    assert_eq!(kept(&mut world), [Some(false), Some(true)]);
+    assert_eq!(world.command_now(Command::Stop), Ok(None));
+    world.restart().expect("nothing is damaged");
+    assert_eq!(kept(&mut world), [Some(false), Some(true)]);
+    world.kill(|_| Keep::All);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(kept(&mut world), [Some(false), Some(false)], "both are cached still");
 }

@@ -6,6 +6,7 @@ use forebay_engine::format::checkpoint::{
     Bits, BlankPiece, Checkpoint, SegmentLine, SegmentUse, VolumeLine,
 };
 use forebay_engine::format::superblock::Geometry;
+use forebay_engine::policy::Queue;
 use forebay_engine::units::{
     FlushEpoch, Generation, RecoveryEpoch, SequenceNumber, Version, VolumeId,
 };
@@ -96,7 +97,12 @@ fn sample(geometry: &Geometry, random: &mut Random) -> Checkpoint {
         let segment_use = *random.pick(&[SegmentUse::Free, SegmentUse::Open, SegmentUse::Closed]);
         let mut bits = Bits::new(blocks);
         bits.live.fill_with(|| random.bits());
-        let bits = (segment_use != SegmentUse::Free).then(|| Arc::new(bits));
+        let is_used = segment_use != SegmentUse::Free;
+        let words = bits.live.len();
+        let bits = is_used.then(|| Arc::new(bits));
+        let queue = *random.pick(&[Queue::Small, Queue::Main]);
+        let references =
+            (is_used && random.percent(50)).then(|| (0..words).map(|_| random.bits()).collect());
         SegmentLine {
             generation: Generation(random.below(1 << 30)),
             last_sequence: SequenceNumber(random.below(1000)),
@@ -104,6 +110,8 @@ fn sample(geometry: &Geometry, random: &mut Random) -> Checkpoint {
             summary_blocks: random.below(4) as u32,
             segment_use,
             bits,
+            queue: if is_used { queue } else { Queue::Main },
+            references,
         }
     };
     let segments = (0..geometry.segment_count).map(|_| segment()).collect();
