@@ -1,29 +1,268 @@
-//! A map of disjoint extents by origin block: sorted leaves of packed extents under a B-tree of
-//! leaves.
+//! A map of disjoint extents by origin block: a B+ tree whose leaves are runs of packed extents.
 //!
-//! Invariants: extents do not overlap; a leaf is never empty; all starts in a leaf lie between its
-//! key and the next leaf's key. Leaves grow by small steps, so that little memory is spare: about
-//! 18 bytes an extent in all.
+//! What a lookup costs is cache misses, so the tree is made for few that wait for each other. A
+//! node lies in one piece of memory, its size is known before it is touched, and it is searched by
+//! one probe a cache line, of which none depends on another: its lines come together. So a level
+//! costs one miss, and of an index of 100 million extents only the leaves and the level above them
+//! lie outside the processor's caches.
+//!
+//! Invariants: extents do not overlap; all leaves are equally deep; no node but the root is empty;
+//! a root that is no leaf has two children or more; a child's key is the first block of its first
+//! extent. Leaves grow by small steps and branches are as long as what they hold, so that little
+//! memory is spare: about 17.5 bytes an extent in all.
 
-use alloc::collections::BTreeMap;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-use core::ops::Bound;
+use core::mem;
 
 use super::extent::{Extent, PackedExtent};
 
-/// Extents in a leaf before it is split: 2 KiB, a few cache lines to search.
-const LEAF_EXTENTS_MAX: usize = 128;
+/// Extents in a leaf before it is split: 1 KiB, which is 16 cache lines.
+const LEAF_EXTENTS_MAX: usize = 64;
+/// Children of a branch before it is split: 1 KiB as well.
+const BRANCH_CHILDREN_MAX: usize = 32;
 /// Spare room that a leaf gets when it is full.
-const LEAF_GROWTH: usize = 8;
-/// Memory of a leaf beside its extents: its share of a B-tree node and its vector's header.
-const LEAF_OVERHEAD_BYTES: usize = 48;
+const LEAF_GROWTH: usize = 4;
+/// Most spare room of a leaf, and what it keeps of it when it has more.
+const LEAF_SPARE_MAX: usize = 6;
+const LEAF_SPARE_KEPT: usize = 3;
+/// A node that has less than such a part of its most is joined with a neighbor, if together they
+/// have at most two such parts: no join follows a split closely, and no split a join.
+const JOIN_DIVISOR: usize = 3;
+/// What a processor loads at a time.
+const CACHE_LINE_BYTES: usize = 64;
 
-#[derive(Default)]
+enum Node {
+    Leaf(Vec<PackedExtent>),
+    Branch(Box<[Child]>),
+}
+
+struct Child {
+    first: u64,
+    node: Node,
+}
+
+/// What stands in a node in the order of the blocks where it begins.
+trait Begins {
+    fn first(&self) -> u64;
+}
+
+impl Begins for PackedExtent {
+    fn first(&self) -> u64 {
+        self.start()
+    }
+}
+
+impl Begins for Child {
+    fn first(&self) -> u64 {
+        self.first
+    }
+}
+
+/// How many of `items` begin at or before `block`.
+///
+/// Counts where others would halve: each step of a binary search waits for the cache miss of the
+/// one before, and the probes of a count do not.
+fn rank<T: Begins>(items: &[T], block: u64) -> usize {
+    let step = const { CACHE_LINE_BYTES / size_of::<T>() };
+    let is_before = |item: &&T| item.first() <= block;
+    let lines = items.iter().step_by(step).filter(is_before).count();
+    let from = lines.saturating_sub(1) * step;
+    let line = &items[from..items.len().min(from + step)];
+    from + line.iter().filter(is_before).count()
+}
+
+/// Changes a leaf, and with it the count of bytes.
+fn change_leaf<R>(
+    leaf: &mut Vec<PackedExtent>,
+    bytes: &mut usize,
+    change: impl FnOnce(&mut Vec<PackedExtent>) -> R,
+) -> R {
+    let before = leaf.capacity();
+    let result = change(leaf);
+    *bytes += leaf.capacity() * size_of::<PackedExtent>();
+    *bytes -= before * size_of::<PackedExtent>();
+    result
+}
+
+/// Changes the number of children of a branch, and with it the count of bytes.
+fn change_branch<R>(
+    branch: &mut Box<[Child]>,
+    bytes: &mut usize,
+    change: impl FnOnce(&mut Vec<Child>) -> R,
+) -> R {
+    let before = branch.len();
+    let mut children = mem::take(branch).into_vec();
+    let result = change(&mut children);
+    *branch = children.into_boxed_slice();
+    *bytes += branch.len() * size_of::<Child>();
+    *bytes -= before * size_of::<Child>();
+    result
+}
+
+/// Where a node with too many items is split. One that grew at its end is being filled in order,
+/// and stays full.
+fn split_at(len: usize, grown_at: usize) -> usize {
+    if grown_at + 1 == len { len - 1 } else { len / 2 }
+}
+
+impl Node {
+    fn len(&self) -> usize {
+        match self {
+            Node::Leaf(extents) => extents.len(),
+            Node::Branch(children) => children.len(),
+        }
+    }
+
+    fn len_max(&self) -> usize {
+        match self {
+            Node::Leaf(_) => LEAF_EXTENTS_MAX,
+            Node::Branch(_) => BRANCH_CHILDREN_MAX,
+        }
+    }
+
+    /// Of a node that is not empty.
+    fn first(&self) -> u64 {
+        match self {
+            Node::Leaf(extents) => extents[0].start(),
+            Node::Branch(children) => children[0].first,
+        }
+    }
+
+    /// Adds an extent. A node that was full keeps its first part; the other is returned.
+    fn insert(&mut self, packed: PackedExtent, bytes: &mut usize) -> Option<Child> {
+        let right = match self {
+            Node::Leaf(leaf) => Node::Leaf(insert_in_leaf(leaf, packed, bytes)?),
+            Node::Branch(branch) => {
+                let index = rank(branch, packed.start()).saturating_sub(1);
+                let child = &mut branch[index];
+                let right = child.node.insert(packed, bytes);
+                child.first = child.first.min(packed.start());
+                Node::Branch(insert_in_branch(branch, index + 1, right?, bytes)?)
+            }
+        };
+        Some(Child { first: right.first(), node: right })
+    }
+
+    /// Takes out the extent that begins at `start`.
+    fn remove(&mut self, start: u64, bytes: &mut usize) {
+        match self {
+            Node::Leaf(leaf) => {
+                let index = rank(leaf, start).checked_sub(1).expect("the extent is in the map");
+                assert!(leaf[index].start() == start);
+                leaf.remove(index);
+                if leaf.capacity() > leaf.len() + LEAF_SPARE_MAX {
+                    change_leaf(leaf, bytes, |leaf| leaf.shrink_to(leaf.len() + LEAF_SPARE_KEPT));
+                }
+            }
+            Node::Branch(branch) => {
+                let index = rank(branch, start).checked_sub(1).expect("the extent is in the map");
+                let child = &mut branch[index];
+                child.node.remove(start, bytes);
+                if child.node.len() > 0 {
+                    child.first = child.node.first();
+                    join_small(branch, index, bytes);
+                } else {
+                    let gone = change_branch(branch, bytes, |children| children.remove(index));
+                    *bytes -= gone.node.own_bytes();
+                }
+            }
+        }
+    }
+
+    /// Takes up all items of the node that follows.
+    fn join(&mut self, right: Node, bytes: &mut usize) {
+        *bytes -= right.own_bytes();
+        match (self, right) {
+            (Node::Leaf(left), Node::Leaf(right)) => change_leaf(left, bytes, |left| {
+                left.reserve_exact(right.len());
+                left.extend_from_slice(&right);
+            }),
+            (Node::Branch(left), Node::Branch(right)) => change_branch(left, bytes, |left| {
+                left.reserve_exact(right.len());
+                left.extend(right);
+            }),
+            _ => unreachable!("neighbors are equally deep"),
+        }
+    }
+
+    /// Bytes of memory without those of children's nodes.
+    fn own_bytes(&self) -> usize {
+        match self {
+            Node::Leaf(extents) => extents.capacity() * size_of::<PackedExtent>(),
+            Node::Branch(children) => children.len() * size_of::<Child>(),
+        }
+    }
+}
+
+fn insert_in_leaf(
+    leaf: &mut Vec<PackedExtent>,
+    packed: PackedExtent,
+    bytes: &mut usize,
+) -> Option<Vec<PackedExtent>> {
+    let index = rank(leaf, packed.start());
+    if leaf.len() == leaf.capacity() {
+        change_leaf(leaf, bytes, |leaf| leaf.reserve_exact(LEAF_GROWTH));
+    }
+    leaf.insert(index, packed);
+    (leaf.len() > LEAF_EXTENTS_MAX).then(|| {
+        let at = split_at(leaf.len(), index);
+        let right = leaf[at..].to_vec();
+        *bytes += right.capacity() * size_of::<PackedExtent>();
+        change_leaf(leaf, bytes, |leaf| {
+            leaf.truncate(at);
+            leaf.shrink_to_fit();
+        });
+        right
+    })
+}
+
+fn insert_in_branch(
+    branch: &mut Box<[Child]>,
+    index: usize,
+    child: Child,
+    bytes: &mut usize,
+) -> Option<Box<[Child]>> {
+    let right = change_branch(branch, bytes, |children| {
+        children.reserve_exact(1);
+        children.insert(index, child);
+        let is_over = children.len() > BRANCH_CHILDREN_MAX;
+        is_over.then(|| children.split_off(split_at(children.len(), index)).into_boxed_slice())
+    })?;
+    *bytes += right.len() * size_of::<Child>();
+    Some(right)
+}
+
+/// Joins the child at `index` with a neighbor, if it has become small and there is one with room.
+fn join_small(branch: &mut Box<[Child]>, index: usize, bytes: &mut usize) {
+    let len_max = branch[index].node.len_max();
+    if branch[index].node.len() >= len_max / JOIN_DIVISOR {
+        return;
+    }
+    let fits = |left: usize| {
+        let pair = branch.get(left..left + 2)?;
+        let len = pair[0].node.len() + pair[1].node.len();
+        (len <= 2 * (len_max / JOIN_DIVISOR)).then_some(left)
+    };
+    let left = fits(index).or_else(|| fits(index.checked_sub(1)?));
+    if let Some(left) = left {
+        let right = change_branch(branch, bytes, |children| children.remove(left + 1));
+        branch[left].node.join(right.node, bytes);
+    }
+}
+
 pub(crate) struct ExtentMap {
-    leaves: BTreeMap<u64, Vec<PackedExtent>>,
+    root: Node,
     extent_count: usize,
     block_count: u64,
-    capacity: usize,
+    /// Of all nodes.
+    bytes: usize,
+}
+
+impl Default for ExtentMap {
+    fn default() -> Self {
+        ExtentMap { root: Node::Leaf(Vec::new()), extent_count: 0, block_count: 0, bytes: 0 }
+    }
 }
 
 impl ExtentMap {
@@ -36,72 +275,78 @@ impl ExtentMap {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.capacity * size_of::<PackedExtent>() + self.leaves.len() * LEAF_OVERHEAD_BYTES
+        self.bytes
     }
 
-    /// Extents that overlap `start..end`, in order, whole. One search of the tree, if the leaf that
-    /// it finds tells all.
-    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Extent> + '_ {
-        let mut leaves = self.leaves.range(..=start);
-        let mut before = None;
-        let mut head: &[PackedExtent] = &[];
-        let mut after = Bound::Included(start);
-        if let Some((key, leaf)) = leaves.next_back() {
-            let index = leaf.partition_point(|extent| extent.start() <= start);
-            head = &leaf[index.saturating_sub(1)..];
-            after = Bound::Excluded(*key);
-            if index == 0 {
-                // Extents that were at the front of the leaf are gone.
-                before = leaves.next_back().and_then(|(_, leaf)| leaf.last());
+    /// The leaf where an extent stands that begins at `block`, and the first block of the leaf
+    /// behind it; the largest number if there is none.
+    fn leaf(&self, block: u64) -> (&[PackedExtent], u64) {
+        let (mut node, mut next_leaf) = (&self.root, u64::MAX);
+        loop {
+            match node {
+                Node::Leaf(extents) => return (extents, next_leaf),
+                Node::Branch(children) => {
+                    let index = rank(children, block).saturating_sub(1);
+                    next_leaf = children.get(index + 1).map_or(next_leaf, |right| right.first);
+                    node = &children[index].node;
+                }
             }
         }
-        // Of the next leaf everything starts behind the last extent of this one.
-        let is_all = head.last().is_some_and(|extent| extent.end() >= end);
-        let others =
-            (!is_all && start < end).then(|| self.leaves.range((after, Bound::Excluded(end))));
-        before
-            .into_iter()
-            .chain(head)
-            .chain(others.into_iter().flatten().flat_map(|(_, leaf)| leaf))
-            .take_while(move |extent| extent.start() < end)
-            .filter(move |extent| extent.end() > start)
-            .map(|extent| extent.unpack())
+    }
+
+    /// Extents that overlap `start..end`, in order, whole.
+    pub(crate) fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = Extent> + '_ {
+        let (leaf, mut next_leaf) = self.leaf(start);
+        // Only the last that begins at or before the start can reach into the range.
+        let mut extents = leaf[rank(leaf, start).saturating_sub(1)..].iter();
+        core::iter::from_fn(move || {
+            loop {
+                let Some(extent) = extents.next() else {
+                    if next_leaf >= end {
+                        return None;
+                    }
+                    let (leaf, next) = self.leaf(next_leaf);
+                    (extents, next_leaf) = (leaf.iter(), next);
+                    continue;
+                };
+                if extent.start() >= end {
+                    return None;
+                }
+                if extent.end() > start {
+                    return Some(extent.unpack());
+                }
+            }
+        })
     }
 
     /// All extents in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.leaves.values().flatten().map(|extent| extent.unpack())
+        self.overlapping(0, u64::MAX)
     }
 
     /// Adds an extent that overlaps no other.
     pub(crate) fn insert(&mut self, extent: Extent) {
         self.extent_count += 1;
         self.block_count += u64::from(extent.block_count);
-        let packed = PackedExtent::pack(extent);
-        let found = self.leaves.range_mut(..=extent.start).next_back();
-        let Some((key, leaf)) = found.map(|(key, leaf)| (*key, leaf)) else {
-            self.insert_before_all(packed);
-            return;
-        };
-        let index = leaf.partition_point(|other| other.start() < extent.start);
-        if leaf.len() == leaf.capacity() {
-            leaf.reserve_exact(LEAF_GROWTH);
-            self.capacity += LEAF_GROWTH;
-        }
-        leaf.insert(index, packed);
-        if leaf.len() > LEAF_EXTENTS_MAX {
-            self.split(key);
+        if let Some(right) = self.root.insert(PackedExtent::pack(extent), &mut self.bytes) {
+            let left = mem::replace(&mut self.root, Node::Leaf(Vec::new()));
+            let left = Child { first: left.first(), node: left };
+            self.root = Node::Branch(Box::new([left, right]));
+            self.bytes += self.root.own_bytes();
         }
     }
 
     /// Puts an extent in the place of the one that covers exactly the same blocks; `false` if there
     /// is none.
     pub(crate) fn overwrite(&mut self, extent: Extent) -> bool {
-        let Some((_, leaf)) = self.leaves.range_mut(..=extent.start).next_back() else {
-            return false;
-        };
-        let index = leaf.partition_point(|other| other.start() < extent.start);
-        match leaf.get_mut(index) {
+        let mut node = &mut self.root;
+        while let Node::Branch(children) = node {
+            let index = rank(children, extent.start).saturating_sub(1);
+            node = &mut children[index].node;
+        }
+        let Node::Leaf(leaf) = node else { unreachable!("branches were left behind") };
+        let index = rank(leaf, extent.start).checked_sub(1);
+        match index.map(|index| &mut leaf[index]) {
             Some(old) if old.start() == extent.start && old.end() == extent.end() => {
                 *old = PackedExtent::pack(extent);
                 true
@@ -110,53 +355,15 @@ impl ExtentMap {
         }
     }
 
-    fn insert_before_all(&mut self, packed: PackedExtent) {
-        let mut leaf = Vec::new();
-        if let Some(entry) = self.leaves.first_entry()
-            && entry.get().len() < LEAF_EXTENTS_MAX
-        {
-            leaf = entry.remove();
-        }
-        if leaf.len() == leaf.capacity() {
-            leaf.reserve_exact(LEAF_GROWTH);
-            self.capacity += LEAF_GROWTH;
-        }
-        leaf.insert(0, packed);
-        self.leaves.insert(packed.start(), leaf);
-    }
-
-    fn split(&mut self, key: u64) {
-        let leaf = self.leaves.get_mut(&key).expect("only leaves are split");
-        self.capacity -= leaf.capacity();
-        // A leaf that grows at its end is being filled in order: leave it full.
-        let at = if leaf.len() == leaf.capacity() { leaf.len() / 2 } else { leaf.len() * 3 / 4 };
-        let mut right = Vec::with_capacity(leaf.len() - at + LEAF_GROWTH);
-        right.extend_from_slice(&leaf[at..]);
-        leaf.truncate(at);
-        leaf.shrink_to(at + LEAF_GROWTH);
-        self.capacity += leaf.capacity() + right.capacity();
-        self.leaves.insert(right[0].start(), right);
-    }
-
     fn remove_exact(&mut self, extent: &Extent) {
-        let (key, leaf) = self
-            .leaves
-            .range_mut(..=extent.start)
-            .next_back()
-            .expect("the extent is in the map, so its leaf is");
-        let key = *key;
-        let index = leaf.partition_point(|other| other.start() < extent.start);
-        assert!(leaf[index].start() == extent.start);
-        leaf.remove(index);
+        self.root.remove(extent.start, &mut self.bytes);
         self.extent_count -= 1;
         self.block_count -= u64::from(extent.block_count);
-        if leaf.is_empty() {
-            self.capacity -= leaf.capacity();
-            self.leaves.remove(&key);
-        } else if leaf.capacity() > leaf.len() + 4 * LEAF_GROWTH {
-            self.capacity -= leaf.capacity();
-            leaf.shrink_to(leaf.len() + LEAF_GROWTH);
-            self.capacity += leaf.capacity();
+        while let Node::Branch(children) = &mut self.root
+            && children.len() == 1
+        {
+            let only = change_branch(children, &mut self.bytes, Vec::pop);
+            self.root = only.expect("there is one").node;
         }
     }
 
@@ -173,28 +380,6 @@ impl ExtentMap {
             }
         }
     }
-
-    #[cfg(test)]
-    fn assert_invariants(&self) {
-        let (mut previous_end, mut extents, mut blocks, mut capacity) = (0, 0, 0, 0);
-        let keys: Vec<u64> = self.leaves.keys().copied().collect();
-        for (index, (key, leaf)) in self.leaves.iter().enumerate() {
-            assert!(!leaf.is_empty());
-            capacity += leaf.capacity();
-            for packed in leaf {
-                let extent = packed.unpack();
-                assert!(extent.start >= *key);
-                assert!(keys.get(index + 1).is_none_or(|next| extent.start < *next));
-                assert!(extent.start >= previous_end);
-                previous_end = extent.end();
-                extents += 1;
-                blocks += u64::from(extent.block_count);
-            }
-        }
-        assert_eq!(extents, self.extent_count);
-        assert_eq!(blocks, self.block_count);
-        assert_eq!(capacity, self.capacity);
-    }
 }
 
 #[cfg(test)]
@@ -206,6 +391,59 @@ mod tests {
     fn extent(start: u64, block_count: u32, stamp: u32) -> Extent {
         let (version, position) = (Version(stamp.into()), CacheBlock(stamp * 1000));
         Extent { start, block_count, version, position }
+    }
+
+    /// What a walk through a node finds.
+    #[derive(Default, PartialEq, Debug)]
+    struct Found {
+        extents: usize,
+        blocks: u64,
+        bytes: usize,
+        leaf_depth: Option<usize>,
+        end: u64,
+    }
+
+    impl Found {
+        fn walk(&mut self, node: &Node, depth: usize) {
+            self.bytes += node.own_bytes();
+            assert!(node.len() <= node.len_max());
+            match node {
+                Node::Leaf(extents) => {
+                    assert_eq!(*self.leaf_depth.get_or_insert(depth), depth);
+                    assert!(extents.capacity() <= extents.len() + LEAF_SPARE_MAX);
+                    for packed in extents {
+                        assert!(packed.start() >= self.end);
+                        self.end = packed.end();
+                        self.extents += 1;
+                        self.blocks += packed.end() - packed.start();
+                    }
+                }
+                Node::Branch(children) => {
+                    assert!(depth > 0 || children.len() >= 2);
+                    for child in children {
+                        assert!(child.node.len() > 0);
+                        assert_eq!(child.first, child.node.first());
+                        self.walk(&child.node, depth + 1);
+                    }
+                }
+            }
+        }
+    }
+
+    impl ExtentMap {
+        /// Asserts what the head of this file says; tells the depth of the leaves.
+        fn assert_invariants(&self) -> usize {
+            let mut found = Found::default();
+            found.walk(&self.root, 0);
+            assert_eq!(found.extents, self.extent_count);
+            assert_eq!(found.blocks, self.block_count);
+            assert_eq!(found.bytes, self.bytes);
+            found.leaf_depth.expect("there is a leaf")
+        }
+
+        fn bytes_per_extent(&self) -> f64 {
+            self.memory_bytes() as f64 / self.extent_count() as f64
+        }
     }
 
     proptest! {
@@ -246,20 +484,116 @@ mod tests {
                 prop_assert_eq!(&seen[from as usize..], &model[from as usize..]);
             }
         }
+
+        /// A map that is deep, grows, is thinned out and goes, against a sorted map of the library.
+        #[test]
+        fn behaves_like_a_sorted_map_at_any_depth(
+            phases in prop::collection::vec((0u64..40_000, 1u64..8_000, 0u64..5), 1..12),
+            stride in prop::sample::select(alloc::vec![1u64, 3, 7_919, 1_000_003])) {
+            let mut map = ExtentMap::default();
+            let mut model = alloc::collections::BTreeMap::new();
+            let mut deepest = 0;
+            for (stamp, (from, count, kept)) in (0u32..).zip(phases) {
+                for index in 0..count {
+                    // Odd blocks stay empty.
+                    let block = (from + index * stride) % 40_000 * 2;
+                    if kept > 0 && index % 5 >= kept {
+                        map.remove(block, block + 1);
+                        model.remove(&block);
+                    } else if kept == 0 {
+                        map.remove(block, block + 3);
+                        model.remove(&block);
+                        model.remove(&(block + 2));
+                    } else if !map.overwrite(extent(block, 1, stamp)) {
+                        map.insert(extent(block, 1, stamp));
+                        model.insert(block, stamp);
+                    } else {
+                        prop_assert!(model.insert(block, stamp).is_some());
+                    }
+                }
+                deepest = deepest.max(map.assert_invariants());
+                let all = map.iter().map(|extent| (extent.start, extent.position.0 / 1000));
+                prop_assert!(all.eq(model.iter().map(|(block, stamp)| (*block, *stamp))));
+                let part = map.overlapping(from, from + 999).map(|extent| extent.start);
+                prop_assert!(part.eq(model.range(from..from + 999).map(|(block, _)| *block)));
+            }
+            map.remove(0, u64::MAX);
+            prop_assert_eq!(map.assert_invariants(), 0);
+            prop_assert_eq!((map.extent_count(), map.block_count()), (0, 0));
+        }
     }
 
     #[test]
-    fn an_extent_costs_at_most_twenty_bytes_in_a_large_map() {
-        let mut map = ExtentMap::default();
+    fn rank_is_what_a_binary_search_finds() {
+        for len in 0..=LEAF_EXTENTS_MAX as u64 + 1 {
+            let items: Vec<PackedExtent> =
+                (0..len).map(|index| PackedExtent::pack(extent(3 * index + 1, 2, 0))).collect();
+            for block in 0..3 * len + 4 {
+                let expected = items.partition_point(|item| item.start() <= block);
+                assert_eq!(rank(&items, block), expected, "{block} in {len}");
+            }
+        }
+    }
+
+    /// Blocks in no order, of which none is met twice soon.
+    fn scattered() -> impl Iterator<Item = u64> {
         let mut state = 1u64;
-        for _ in 0..100_000 {
+        core::iter::repeat_with(move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let start = state >> 30;
+            state >> 30
+        })
+    }
+
+    #[test]
+    fn an_extent_costs_little_more_than_seventeen_bytes_in_a_large_map() {
+        let mut map = ExtentMap::default();
+        for start in scattered().take(100_000) {
             if map.overlapping(start, start + 1).next().is_none() {
                 map.insert(extent(start, 1, 7));
             }
         }
-        let per_extent = map.memory_bytes() as f64 / map.extent_count() as f64;
+        assert_eq!(map.assert_invariants(), 3);
+        let per_extent = map.bytes_per_extent();
+        assert!(per_extent < 17.5, "{per_extent}");
+    }
+
+    #[test]
+    fn an_extent_costs_little_more_after_most_others_went() {
+        let mut map = ExtentMap::default();
+        let starts: Vec<u64> = (0..100_000).map(|index| index * 7_919 % 100_000 * 2).collect();
+        starts.iter().for_each(|start| map.insert(extent(*start, 1, 7)));
+        for start in &starts[..95_000] {
+            map.remove(*start, start + 1);
+        }
+        map.assert_invariants();
+        let per_extent = map.bytes_per_extent();
         assert!(per_extent < 20.0, "{per_extent}");
+    }
+
+    #[test]
+    fn an_extent_costs_little_more_while_others_come_and_go() {
+        let mut map = ExtentMap::default();
+        let mut cached = alloc::collections::VecDeque::new();
+        for start in scattered().take(400_000) {
+            if map.overlapping(start, start + 1).next().is_none() {
+                map.insert(extent(start, 1, 7));
+                cached.push_back(start);
+            }
+            if cached.len() > 50_000 {
+                let oldest = cached.pop_front().expect("it has some");
+                map.remove(oldest, oldest + 1);
+            }
+        }
+        map.assert_invariants();
+        let per_extent = map.bytes_per_extent();
+        assert!(per_extent < 18.4, "{per_extent}");
+    }
+
+    #[test]
+    fn what_is_filled_in_order_is_full() {
+        let mut map = ExtentMap::default();
+        (0..10_000).for_each(|index| map.insert(extent(2 * index, 1, 7)));
+        let per_extent = map.bytes_per_extent();
+        assert!(per_extent < 16.7, "{per_extent}");
     }
 }
