@@ -202,7 +202,8 @@ impl Engine {
         if is_quiet {
             unless_equal(|| "records with nothing to come".into(), records, 0)?;
             unless_equal(|| "misses with nothing to come".into(), self.misses.len(), 0)?;
-            let pins: u32 = self.log.segments.iter().map(|(_, segment)| segment.pins).sum();
+            let segments = &self.log.segments;
+            let pins: u32 = (0..segments.len()).map(|id| segments.pins(id)).sum();
             unless_equal(|| "pins with nothing to come".into(), pins, 0)?;
             for slot in self.slots() {
                 let is_idle = self.volume(slot).locks.is_idle();

@@ -190,7 +190,7 @@ impl Engine {
                 s.live,
                 s.dirty,
                 s.mapped,
-                s.pins,
+                self.log.segments.pins(id),
                 s.in_flight.len()
             );
         }

@@ -325,7 +325,8 @@ impl Engine {
             let segment = self.log.segments.get(id);
             let is_dropped = matches!(segment.state, SegmentState::Dropped(_));
             let is_reusable = segment.is_reusable || has_defect(Defect::ReuseBeforeCheckpoint);
-            let has_readers = segment.pins > 0 && !has_defect(Defect::ReuseUnderReaders);
+            let has_readers =
+                self.log.segments.pins(id) > 0 && !has_defect(Defect::ReuseUnderReaders);
             if !is_dropped || !is_reusable || has_readers {
                 continue;
             }

@@ -38,7 +38,7 @@ impl Engine {
             self.wait_for_memory();
             return false;
         };
-        self.log.segments.get_mut(segment).pins += 1;
+        self.log.segments.pin(segment);
         let bytes = u32::try_from(bytes).expect("a summary is smaller than its segment");
         let slices = Slices::One(BufferRange { buffer, offset: 0, length: bytes });
         let offset_bytes = self.cache_offset(self.log.position(segment, block));
@@ -55,7 +55,7 @@ impl Engine {
         result: IoResult,
         payload: &mut dyn Payload,
     ) {
-        self.log.segments.get_mut(segment).pins -= 1;
+        self.log.segments.unpin(segment);
         let range = BufferRange { buffer: read.0, offset: 0, length: read.1 };
         let state = self.log.segments.get(segment);
         let (generation, used_blocks) = (state.generation, state.used_blocks);

@@ -8,6 +8,7 @@
 mod extent;
 mod extent_map;
 mod map;
+mod marks;
 
 pub(crate) use extent::VERSION_LIMIT;
 pub(crate) use map::{BlankKind, BlockMap, Piece, Place};

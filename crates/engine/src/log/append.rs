@@ -174,6 +174,7 @@ impl Engine {
             _ => record.slices.push(source),
         }
         let segment = record.segment;
+        let position = self.log.position(segment, block);
         for index in 0..new.block_count {
             let crc = match checksums {
                 Checksums::Compute => {
@@ -182,9 +183,8 @@ impl Engine {
                 }
                 Checksums::Keep(from) => self.log.segments.crc(CacheBlock(from.0 + index)),
             };
-            self.log.segments.get_mut(segment).crcs[(block + index) as usize] = crc;
+            self.log.segments.set_crc(CacheBlock(position.0 + index), crc);
         }
-        let position = self.log.position(segment, block);
         self.push_entry(key, new, block);
         self.place(new, Place::Data(position));
         // Whatever stream placed them: nothing of before counts.
@@ -619,6 +619,7 @@ impl Engine {
     fn encode_header(&mut self, key: Key, block: &mut [u8]) {
         let record = &self.log.records[key];
         let segment = self.log.segments.get(record.segment);
+        let crcs = self.log.segments.crcs(record.segment);
         let from = (record.block + 1) as usize;
         let mut header = RecordHeader {
             generation: segment.generation,
@@ -631,7 +632,7 @@ impl Engine {
             block: record.block,
             payload_blocks: record.payload_blocks,
             entries: record.entries.iter().map(|placed| placed.entry).collect(),
-            crcs: segment.crcs[from..from + record.payload_blocks as usize].to_vec(),
+            crcs: crcs[from..from + record.payload_blocks as usize].to_vec(),
         };
         if has_defect(Defect::RewriteNamesNothing) {
             header.replaces.clear();
@@ -662,8 +663,8 @@ impl Engine {
         let buffer = payload.allocate(blocks as usize * BLOCK_BYTES).ok_or(NoMemory)?;
         let range = BufferRange { buffer, offset: 0, length: blocks * BLOCK_BYTES as u32 };
         let generation = state.generation;
-        let summary =
-            Summary { entries: state.entries.clone(), crcs: state.crcs[..used as usize].to_vec() };
+        let crcs = self.log.segments.crcs(segment)[..used as usize].to_vec();
+        let summary = Summary { entries: state.entries.clone(), crcs };
         summary.encode(&self.log.set_id, segment, generation, payload.metadata_mut(range));
         self.log.segments.get_mut(segment).is_summary_under_way = true;
         self.set_counters.metadata_bytes += u64::from(range.length);

@@ -115,8 +115,9 @@ impl Engine {
             }
         }
         for offset in 1..blocks {
-            let crc = self.log.segments.get(from).crcs[(old_block + offset) as usize];
-            self.log.segments.get_mut(to).crcs[(new_block + offset) as usize] = crc;
+            let crc = self.log.segments.crc(self.log.position(from, old_block + offset));
+            let position = self.log.position(to, new_block + offset);
+            self.log.segments.set_crc(position, crc);
         }
         for placed in &entries {
             let Some(slot) = placed.slot else { continue };

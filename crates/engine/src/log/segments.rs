@@ -5,6 +5,7 @@
 //! origin; a free segment has neither. The bits are shared with a checkpoint that is being written
 //! and copied when they change (rule 6).
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec;
@@ -61,9 +62,6 @@ pub(crate) struct Segment {
     pub(crate) lowest: Vec<(VolumeSlot, Version)>,
     /// Blocks (or blank records) that the complete index points at.
     pub(crate) mapped: u32,
-    /// Reads under way.
-    pub(crate) pins: u32,
-    pub(crate) crcs: Vec<Crc32c>,
     /// Records that are not complete, in order.
     pub(crate) in_flight: VecDeque<Key>,
     /// A write failed: what follows is written elsewhere.
@@ -85,8 +83,20 @@ pub(crate) struct Segment {
     pub(crate) is_reusable: bool,
 }
 
+/// What a hit needs of a segment. It stands apart from the rest, so that all of these lie close
+/// together: what a hit waits for is then the checksum itself.
+#[derive(Clone, Default)]
+struct ReadState {
+    /// By block; none of a free segment.
+    crcs: Box<[Crc32c]>,
+    /// Reads under way.
+    pins: u32,
+}
+
 pub(crate) struct SegmentTable {
     segments: Vec<Segment>,
+    /// By segment.
+    read_states: Vec<ReadState>,
     free: VecDeque<u32>,
     segment_blocks: u32,
     dirty_blocks: u64,
@@ -111,8 +121,6 @@ impl SegmentTable {
                 retained: 0,
                 lowest: Vec::new(),
                 mapped: 0,
-                pins: 0,
-                crcs: Vec::new(),
                 in_flight: VecDeque::new(),
                 is_sealed: false,
                 was_spared: false,
@@ -127,8 +135,10 @@ impl SegmentTable {
                 is_reusable: false,
             })
             .collect();
+        let read_states = vec![ReadState::default(); count as usize];
         SegmentTable {
             segments,
+            read_states,
             free: (0..count).collect(),
             segment_blocks,
             dirty_blocks: 0,
@@ -199,7 +209,9 @@ impl SegmentTable {
         let segment = &mut self.segments[id as usize];
         assert_eq!(segment.state, SegmentState::Free);
         assert_eq!((segment.live, segment.dirty, segment.mapped), (0, 0, 0));
-        assert!(segment.pins == 0 || has_defect(Defect::ReuseUnderReaders));
+        let read_state = &mut self.read_states[id as usize];
+        assert!(read_state.pins == 0 || has_defect(Defect::ReuseUnderReaders));
+        read_state.crcs = no_checksums(blocks);
         segment.state = SegmentState::Open;
         segment.generation.0 += 1;
         segment.used_blocks = 0;
@@ -213,7 +225,6 @@ impl SegmentTable {
         segment.opened_at = now;
         segment.is_found = false;
         segment.bits = Arc::new(Bits::new(blocks));
-        segment.crcs = vec![Crc32c(0); blocks as usize];
         Some(id)
     }
 
@@ -222,12 +233,13 @@ impl SegmentTable {
         let no_bits = self.no_bits.clone();
         let segment = &mut self.segments[id as usize];
         assert_eq!((segment.live, segment.dirty, segment.mapped), (0, 0, 0));
-        assert!(segment.pins == 0 || has_defect(Defect::ReuseUnderReaders));
+        let read_state = &mut self.read_states[id as usize];
+        assert!(read_state.pins == 0 || has_defect(Defect::ReuseUnderReaders));
         assert!(segment.in_flight.is_empty());
         segment.state = SegmentState::Free;
         segment.bits = no_bits;
         if !has_defect(Defect::ReuseUnderReaders) {
-            segment.crcs = Vec::new();
+            read_state.crcs = Box::default();
         }
         segment.entries = Vec::new();
         segment.used_blocks = 0;
@@ -246,7 +258,7 @@ impl SegmentTable {
         segment.opened_at = now;
         segment.is_found = true;
         segment.bits = Arc::new(Bits::new(blocks));
-        segment.crcs = vec![Crc32c(0); blocks as usize];
+        self.read_states[id as usize].crcs = no_checksums(blocks);
     }
 
     /// What was at `from` is at `to` now: its segment counts as opened no later.
@@ -266,7 +278,37 @@ impl SegmentTable {
 
     pub(crate) fn crc(&self, position: CacheBlock) -> Crc32c {
         let (segment, block) = self.locate(position);
-        self.segments[segment as usize].crcs[block as usize]
+        self.read_states[segment as usize].crcs[block as usize]
+    }
+
+    pub(crate) fn set_crc(&mut self, position: CacheBlock, crc: Crc32c) {
+        let (segment, block) = self.locate(position);
+        self.read_states[segment as usize].crcs[block as usize] = crc;
+    }
+
+    /// Checksums of all blocks of a segment that is not free.
+    pub(crate) fn crcs(&self, segment: u32) -> &[Crc32c] {
+        &self.read_states[segment as usize].crcs
+    }
+
+    /// Loads a checksum that will be wanted, so that its cache miss is under way beside others.
+    pub(crate) fn touch_crc(&self, position: CacheBlock) {
+        core::hint::black_box(self.crc(position));
+    }
+
+    /// A read of the segment began.
+    pub(crate) fn pin(&mut self, segment: u32) {
+        self.read_states[segment as usize].pins += 1;
+    }
+
+    /// A read of the segment ended.
+    pub(crate) fn unpin(&mut self, segment: u32) {
+        self.read_states[segment as usize].pins -= 1;
+    }
+
+    /// Reads of the segment under way.
+    pub(crate) fn pins(&self, segment: u32) -> u32 {
+        self.read_states[segment as usize].pins
     }
 
     pub(crate) fn is_dirty(&self, position: CacheBlock) -> bool {
@@ -393,6 +435,10 @@ impl SegmentTable {
 
     /// Bytes of memory of the table alone.
     pub(crate) fn table_bytes(&self) -> usize {
-        self.segments.len() * size_of::<Segment>()
+        self.segments.len() * (size_of::<Segment>() + size_of::<ReadState>())
     }
+}
+
+fn no_checksums(blocks: u32) -> Box<[Crc32c]> {
+    vec![Crc32c(0); blocks as usize].into_boxed_slice()
 }

@@ -137,6 +137,7 @@ impl Engine {
             Place::Data(position) => {
                 let block_count = u32::try_from(piece.block_count).expect("data pieces are small");
                 let slot = self.operations[key].request.volume;
+                self.log.segments.touch_crc(position);
                 self.note_hit(slot, position, block_count);
                 self.operations[key].parts += 1;
                 let part = ReadPart {
@@ -192,12 +193,12 @@ impl Engine {
     /// Rule 6: a segment with a reader in it is not reused.
     pub(crate) fn pin(&mut self, position: CacheBlock) {
         let (segment, _) = self.log.segments.locate(position);
-        self.log.segments.get_mut(segment).pins += 1;
+        self.log.segments.pin(segment);
     }
 
     pub(crate) fn unpin(&mut self, position: CacheBlock) {
         let (segment, _) = self.log.segments.locate(position);
-        self.log.segments.get_mut(segment).pins -= 1;
+        self.log.segments.unpin(segment);
     }
 
     pub(crate) fn on_read_hit_complete(

@@ -118,8 +118,9 @@ impl Engine {
         segment.last_sequence = found.last_sequence;
         segment.open_order = found.last_sequence.0;
         segment.entries = found.entries;
-        for (crc, index) in found.crcs.iter().zip(0..blocks as usize) {
-            segment.crcs[index] = *crc;
+        for (crc, block) in found.crcs.iter().zip(0..blocks) {
+            let position = self.log.position(id, block);
+            self.log.segments.set_crc(position, *crc);
         }
         let empty = Bits::new(blocks);
         let bits = checkpoint.segments[id as usize].bits.as_deref().unwrap_or(&empty);

@@ -150,8 +150,8 @@ fn a_lower_memory_bound_drops_clean_data_and_brings_dirty_data_home() {
         world.write_now(0, part * 16, 16, 1);
     }
     let before = world.status();
-    assert!(before.memory_bytes > before.memory_floor_bytes + 4096);
     let memory_max_bytes = before.memory_floor_bytes + 2048;
+    assert!(before.memory_bytes > memory_max_bytes + 1024);
     let settings = SetSettings { memory_max_bytes, ..SetSettings::default() };
     world.command_now(Command::SetCacheSet { settings }).expect("durable");
     world.idle();
