@@ -5,6 +5,7 @@ use std::path::Path;
 use forebay_advisor::curve::{ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf};
 use forebay_advisor::replay::{Case, Options, PolicyName, Replay};
 use forebay_advisor::trace::{self, Request, TraceReader};
+use forebay_engine::units::Time;
 
 /// Largest error of a hit ratio.
 const ERROR_MAX: f64 = 0.02;
@@ -104,8 +105,8 @@ fn beside_a_cache_at_work_other_sizes_are_known() {
         let requests = requests(name);
         let cache_blocks = distinct_blocks / 5;
         let mut what_if = WhatIf::new(cache_blocks.into());
-        for request in &requests {
-            what_if.note(&ClientRequest::recorded(request, block_bytes));
+        for (request, now_ms) in requests.iter().zip(0..) {
+            what_if.note(Time(0).after_ms(now_ms), &ClientRequest::recorded(request, block_bytes));
         }
         let sizes = what_if.estimates().map(|estimate| estimate.cache_blocks as u32);
         let expected = replayed(PolicyName::Clock2q, &sizes, &requests, &options);

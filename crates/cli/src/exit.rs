@@ -223,6 +223,9 @@ impl From<AdminError> for Failure {
             AdminError::NoSuchVolume { .. } => {
                 Failure::not_found(text).or("`forebay status` lists the volumes")
             }
+            AdminError::BehindEnd { .. } => {
+                Failure::usage(text).or("give an offset within the volume")
+            }
             AdminError::Engine(CommandError::NoSuchVolume) => Failure::not_found(text),
             AdminError::ClientsConnected { .. } => Failure::refused(text),
             AdminError::Engine(CommandError::Dirty | CommandError::Busy) => Failure::refused(text),

@@ -18,8 +18,9 @@ use crate::background::reclaim::ReclaimJob;
 use crate::background::superblock::SuperblockWriter;
 use crate::background::writeback::WritebackJob;
 use crate::block_bits::BlockBits;
-use crate::command::StopStage;
+use crate::command::{EARLY_COMMANDS_MAX, StopStage};
 use crate::event::{Command, CommandId, Event, SavedMark};
+use crate::explain::{Candidate, Question};
 use crate::failure::CacheFailure;
 use crate::failure::degraded::ErrorLevel;
 use crate::failure::hand_over::{HandOver, Inheritance};
@@ -72,6 +73,8 @@ pub(crate) enum IoPurpose {
     OriginFlush(VolumeSlot),
     /// The summary of a segment, for reclaim or writeback.
     LoadSummary { segment: u32, buffer: BufferId, bytes: u32, user: SummaryUser },
+    /// A header, for a question.
+    ReadHeader { candidate: Candidate, buffer: BufferId },
     /// Blocks to be relocated.
     ReclaimRead { item: usize, buffer: BufferId },
     /// Blocks to be written back.
@@ -177,6 +180,7 @@ pub struct Engine {
     pub(crate) set_commands: VecDeque<CommandId>,
     pub(crate) early_requests: VecDeque<Request>,
     pub(crate) early_commands: VecDeque<(CommandId, Command)>,
+    pub(crate) questions: VecDeque<Question>,
     pub(crate) cache_failed: Option<CacheFailure>,
     pub(crate) error_level: ErrorLevel,
     pub(crate) return_wait: ReturnWait,
@@ -247,6 +251,7 @@ impl Engine {
             set_commands: VecDeque::new(),
             early_requests: VecDeque::new(),
             early_commands: VecDeque::new(),
+            questions: VecDeque::new(),
             cache_failed: None,
             error_level: ErrorLevel::default(),
             return_wait: ReturnWait::default(),
@@ -315,6 +320,9 @@ impl Engine {
             IoPurpose::LoadSummary { segment, buffer, bytes, user } => {
                 self.on_summary_loaded(segment, (buffer, bytes), user, result, payload);
             }
+            IoPurpose::ReadHeader { candidate, buffer } => {
+                self.on_header_read(candidate, buffer, result, payload);
+            }
             IoPurpose::ReclaimRead { item, buffer } => {
                 self.on_reclaim_read(item, buffer, result, payload);
             }
@@ -362,8 +370,9 @@ impl Engine {
     /// The operator asks for something.
     pub fn handle_command(&mut self, now: Time, id: CommandId, command: Command) {
         self.now = now;
+        let has_place = self.early_commands.len() < EARLY_COMMANDS_MAX;
         match self.phase {
-            Phase::Recovering(_) => self.early_commands.push_back((id, command)),
+            Phase::Recovering(_) if has_place => self.early_commands.push_back((id, command)),
             _ => self.start_command(id, command),
         }
     }

@@ -1,7 +1,8 @@
 //! What the engine tells its host beside I/O and replies, and what the host may command.
 
+use crate::explain::Explanation;
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
-use crate::units::VolumeSlot;
+use crate::units::{OriginBlock, VolumeSlot};
 
 /// Names a command until its [`Event::CommandComplete`]. Chosen by the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -81,6 +82,13 @@ pub enum Command {
         /// All settings, also the unchanged ones.
         settings: SetSettings,
     },
+    /// Tell why a block is in the cache or not: [`Event::Explained`].
+    Explain {
+        /// The volume.
+        volume: VolumeSlot,
+        /// Its block.
+        block: OriginBlock,
+    },
     /// Finish what is in flight, checkpoint, and serve no more. New requests fail from now on.
     Stop,
 }
@@ -128,6 +136,13 @@ pub enum Event {
         /// How it ended; the slot for an attach.
         result: Result<Option<VolumeSlot>, CommandError>,
     },
+    /// What is known of a block. Comes before the [`Event::CommandComplete`] of the question.
+    Explained {
+        /// As given.
+        command: CommandId,
+        /// What is known of it.
+        explanation: Explanation,
+    },
     /// The host state file must record that dirty data may exist only on the cache device. The
     /// engine answers no write of the volume before [`crate::Engine::handle_host_state_saved`].
     DirtyBegins {
@@ -146,7 +161,7 @@ pub enum Event {
         /// The volume.
         volume: VolumeSlot,
         /// First block and number of blocks.
-        extents: alloc::vec::Vec<(crate::units::OriginBlock, u64)>,
+        extents: alloc::vec::Vec<(OriginBlock, u64)>,
     },
     /// An origin was written while nobody served it. Without dirty data its clean copies were
     /// dropped; with dirty data the volume is not served.

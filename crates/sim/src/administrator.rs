@@ -291,6 +291,7 @@ impl World<'_> {
                 self.on_origin_changed(volume, dirty)
             }
             Event::OriginReleased { volume } => self.on_origin_released(volume),
+            Event::Explained { command, explanation } => self.on_explained(command, &explanation),
             Event::TableChanged | Event::CacheDegraded | Event::DirtyDiscarded { .. } => Ok(()),
         }
     }
@@ -415,6 +416,7 @@ impl World<'_> {
             // An origin that could not be flushed at recovery is not served.
             CommandError::NoSuchVolume => {
                 self.has_failures()
+                    || matches!(pending.command, Command::Explain { .. })
                     || pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
             }
             CommandError::TableFull | CommandError::NameTaken | CommandError::Invalid => false,

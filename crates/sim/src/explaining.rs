@@ -1,10 +1,12 @@
 //! Somebody asks why a block is cached or not, at any moment.
 //!
-//! The engine only looks, so a run is the same with and without these questions. What they draw
-//! comes from a copy of the run's source of chance, for the same reason.
+//! What they draw comes from a copy of the run's source of chance, so that a run is the same with
+//! and without the questions that the engine answers from memory. Some are commands, for which it
+//! reads a header from the cache device.
 
 use forebay_engine::Engine;
-use forebay_engine::explain::CopyKind;
+use forebay_engine::event::{Command, CommandId};
+use forebay_engine::explain::{CopyKind, Explanation};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time, VolumeSlot};
 
@@ -12,6 +14,8 @@ use crate::world::{Halt, World, violation};
 
 /// Questions for a thousand requests.
 const QUESTIONS_PERMILLE: u64 = 100;
+/// Questions of a hundred that are commands.
+const COMMANDS_PERCENT: u64 = 5;
 
 impl World<'_> {
     /// Asks about a block of some volume.
@@ -26,10 +30,31 @@ impl World<'_> {
         let block = OriginBlock(beside.below(blocks));
         let now = self.time();
         let Some(engine) = &self.engine else { return Ok(()) };
-        match engine.check_explanation(now, slot, block) {
-            Ok(()) => Ok(()),
-            Err(text) => violation("a block is explained otherwise than shown", text),
+        if let Err(text) = engine.check_explanation(now, slot, block) {
+            return violation("a block is explained otherwise than shown", text);
         }
+        if beside.percent(COMMANDS_PERCENT) {
+            self.command(Command::Explain { volume: slot, block }, None);
+        }
+        Ok(())
+    }
+
+    /// A record that is named must be one that can hold the copy. None may be named: its header was
+    /// not read, or the copy was moved meanwhile.
+    pub(crate) fn on_explained(
+        &mut self,
+        command: CommandId,
+        explanation: &Explanation,
+    ) -> Result<(), Halt> {
+        let Some(place) = explanation.place else { return Ok(()) };
+        let is_possible = match place.record {
+            Some(record) => record.sequence <= place.sequence_max && record.block <= place.block,
+            None => true,
+        };
+        if is_possible {
+            return Ok(());
+        }
+        violation("a copy is said to be in another record", format!("{command:?} {explanation:?}"))
     }
 }
 

@@ -6,7 +6,8 @@
 //! each figure of a sample. `cargo xtask bench policies` reads them. The traces are those of
 //! `tests/data/arc`, and those in the folder that the environment variable `FOREBAY_TRACES` names:
 //! `FOLDER/FORMAT/NAME.*`. `-- --parts misses,log,shift,sampling` chooses parts, `--seeds N` is the
-//! number of seeds, `--sizes N,N` are the caches in blocks beside which the live curve is timed.
+//! number of seeds, `--sizes N:NS,N:NS` are the caches in blocks beside which the live curve is
+//! timed, each with the nanoseconds of a hit of the engine.
 
 mod cost;
 #[path = "../../../engine/benches/hit/devices.rs"]
@@ -22,8 +23,8 @@ use traces::Trace;
 
 /// Seeds unless told.
 const SEEDS: &str = "15";
-/// Caches unless told.
-const SIZES: &str = "16384,1048576,67108864";
+/// Caches unless told, and hits as they were measured once.
+const SIZES: &str = "16384:300,1048576:700,67108864:3000";
 /// Policies that meet the shift.
 const SHIFTED: [PolicyName; 3] = [PolicyName::Clock2q, PolicyName::Lru, PolicyName::Fifo];
 
@@ -43,8 +44,11 @@ fn main() {
     }
     if is_wanted("sampling") {
         let sizes = option("--sizes", SIZES);
-        let sizes = sizes.split(',').map(|size| size.parse().expect("--sizes needs numbers"));
-        sizes.for_each(cost::print_hits);
+        for size in sizes.split(',').filter(|size| !size.is_empty()) {
+            let (blocks, hit_ns) = size.split_once(':').expect("--sizes needs BLOCKS:NS");
+            let number = |text: &str| text.parse().expect("--sizes needs numbers");
+            cost::print_hits(number(blocks), number(hit_ns));
+        }
     }
     if is_wanted("shift") {
         let seeds: u64 = option("--seeds", SEEDS).parse().expect("--seeds needs a number");

@@ -18,13 +18,13 @@ pub(crate) fn sizes(requests: &[Request], options: &Options) -> [u32; PERCENTS.l
     })
 }
 
-pub(crate) fn replay(
+pub(crate) fn replay<'a>(
     cases: &[Case],
-    requests: &[Request],
+    requests: impl IntoIterator<Item = &'a Request>,
     options: &Options,
 ) -> (Summary, Vec<Tally>) {
     let mut replay = Replay::new(cases, options);
-    requests.iter().for_each(|request| replay.request(request));
+    requests.into_iter().for_each(|request| replay.request(request));
     replay.finish()
 }
 

@@ -1,9 +1,12 @@
 //! Miss ratios from samples beside those of a full replay: the curves of `forebay advise`, and the
 //! live one of a cache at work.
 
-use forebay_advisor::curve::{ClientRequest, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf};
+use forebay_advisor::curve::{
+    ClientRequest, Estimate, LruCurve, Miniature, MiniatureCurve, Rate, WhatIf,
+};
 use forebay_advisor::replay::{Case, Options, PolicyName};
 use forebay_advisor::trace::Request;
+use forebay_engine::units::Time;
 
 use crate::cost;
 use crate::points::{self, PERCENTS};
@@ -16,6 +19,13 @@ pub(crate) const TRACES: [&str; 4] = ["P3", "OLTP", "P2", "cloudPhysicsIO"];
 const SIZES: usize = PERCENTS.len();
 /// Samples at each fixed rate, for chance has a part in one.
 const SAMPLES: usize = 15;
+
+/// Of a heavy load, one request of so many is looked at ...
+const HEAVY_SHARE: f64 = 10.0;
+/// ... of a trace that is replayed until there were so many slices.
+const HEAVY_SLICES: f64 = 16.0;
+/// It is held against what a full replay of more times misses beyond that of fewer.
+const HEAVY_FULL: [usize; 2] = [8, 16];
 
 /// A miss ratio for each sample.
 type Samples = [f64; SAMPLES];
@@ -51,11 +61,12 @@ pub(crate) fn print(trace: &Trace, requests: &[Request], block_bytes: u32) {
 }
 
 impl Work<'_> {
-    /// Miss ratios of a full replay.
-    fn full(&self, policy: PolicyName, sizes: &[u32]) -> Vec<f64> {
+    /// Miss ratios of a full replay, of the trace so many times in a row.
+    fn full(&self, policy: PolicyName, sizes: &[u32], times: usize) -> Vec<f64> {
         let case = |size: &u32| Case { policy, cache_blocks: *size };
         let cases: Vec<Case> = sizes.iter().map(case).collect();
-        let (_, tallies) = points::replay(&cases, self.requests, &self.options);
+        let requests = std::iter::repeat_n(self.requests, times).flatten();
+        let (_, tallies) = points::replay(&cases, requests, &self.options);
         tallies.iter().map(|tally| 1.0 - tally.hit_ratio_blocks()).collect()
     }
 
@@ -82,7 +93,7 @@ impl Work<'_> {
         };
         Curves {
             policy: PolicyName::Clock2q,
-            full: two(&self.full(PolicyName::Clock2q, &sizes)),
+            full: two(&self.full(PolicyName::Clock2q, &sizes, 1)),
             one_in_32: at(Rate::one_in(32)),
             one_in_128: at(Rate::one_in(128)),
             advised: run(0, sizes.map(Miniature::of)),
@@ -105,7 +116,7 @@ impl Work<'_> {
         let (advised, rate) = run(0, LruCurve::new(&self.options));
         Curves {
             policy: PolicyName::Lru,
-            full: two(&self.full(PolicyName::Lru, &sizes)),
+            full: two(&self.full(PolicyName::Lru, &sizes, 1)),
             one_in_32: at(Rate::one_in(32)),
             one_in_128: at(Rate::one_in(128)),
             advised,
@@ -131,36 +142,68 @@ impl Work<'_> {
         }
     }
 
-    /// The live curve beside a cache of so many blocks.
+    /// The live curve beside a cache of so many blocks, under a light and under a heavy load.
     fn print_live(&self, cache_blocks: u32) {
         let client_request = |request| ClientRequest::recorded(request, self.options.block_bytes);
         let requests: Vec<ClientRequest> = self.requests.iter().map(client_request).collect();
-        let mut what_if = WhatIf::new(cache_blocks.into());
-        requests.iter().for_each(|request| what_if.note(request));
-        let estimates = what_if.estimates();
+        let light = live(cache_blocks, requests.iter(), cost::LIGHT_NS);
         let size = |blocks| u32::try_from(blocks).expect("a small trace");
-        let sizes = estimates.map(|estimate| size(estimate.cache_blocks));
-        let full = self.full(PolicyName::Clock2q, &sizes);
-        for (estimate, full) in estimates.iter().zip(full) {
-            let live = estimate.hit_ratio.map_or("null".to_owned(), |hit| (1.0 - hit).to_string());
+        let sizes = light.map(|estimate| size(estimate.cache_blocks));
+        let full = self.full(PolicyName::Clock2q, &sizes, 1);
+        let again = HEAVY_FULL.map(|times| self.full(PolicyName::Clock2q, &sizes, times));
+        // What the last of the times missed alone, when the caches know the trace.
+        let steady = |at: usize| {
+            let [first, last] = HEAVY_FULL.map(|times| times as f64);
+            (last * again[1][at] - first * again[0][at]) / (last - first)
+        };
+        let heavy = heavy(cache_blocks, &light, &requests);
+        let missed = |estimate: &Estimate| {
+            estimate.hit_ratio.map_or("null".to_owned(), |hit| (1.0 - hit).to_string())
+        };
+        for at in 0..sizes.len() {
             print_line(&[
                 ("kind", quoted("live")),
                 ("trace", quoted(&self.trace.name())),
                 ("block_bytes", self.options.block_bytes.to_string()),
                 ("at_work_blocks", cache_blocks.to_string()),
-                ("cache_blocks", estimate.cache_blocks.to_string()),
-                ("rate", estimate.sampling_rate.to_string()),
-                ("full", full.to_string()),
-                ("live", live),
+                ("cache_blocks", sizes[at].to_string()),
+                ("rate", light[at].sampling_rate.to_string()),
+                ("full", full[at].to_string()),
+                ("live", missed(&light[at])),
+                ("heavy_full", steady(at).to_string()),
+                ("heavy_live", missed(&heavy[at])),
             ]);
         }
         let place = [
             ("trace", quoted(&self.trace.name())),
             ("block_bytes", self.options.block_bytes.to_string()),
         ];
-        let noted = requests.iter().copied();
-        cost::print(&place, cache_blocks.into(), &mut what_if, noted);
+        cost::print(&place, cache_blocks.into(), requests.iter().copied(), None);
     }
+}
+
+/// What the live curve says in the end of requests that come at this pace.
+fn live<'a>(
+    cache_blocks: u32,
+    requests: impl Iterator<Item = &'a ClientRequest>,
+    pace_ns: u64,
+) -> [Estimate; 4] {
+    let mut what_if = WhatIf::new(cache_blocks.into());
+    for (request, number) in requests.zip(1..) {
+        what_if.note(Time(number * pace_ns), request);
+    }
+    what_if.estimates()
+}
+
+/// What it says where it takes rests: of the trace again and again, at the pace at which one
+/// request of [`HEAVY_SHARE`] is looked at. `sizes` are those of the curve.
+fn heavy(cache_blocks: u32, sizes: &[Estimate], requests: &[ClientRequest]) -> [Estimate; 4] {
+    let blocks: u64 = requests.iter().map(|request| request.block_count).sum();
+    let rates: f64 = sizes.iter().map(|size| size.sampling_rate).sum();
+    let slices = blocks as f64 * rates / WhatIf::SLICE_BLOCKS as f64 / HEAVY_SHARE;
+    let pace_ns = slices * WhatIf::SLICE_NS as f64 / requests.len() as f64;
+    let times = (HEAVY_SLICES / slices).ceil() as usize;
+    live(cache_blocks, std::iter::repeat_n(requests, times).flatten(), pace_ns as u64)
 }
 
 /// What each sample finds of the sizes, put together by size.

@@ -5,7 +5,7 @@
 //! that is the correction of SHARDS (`SHARDS_adj`), since a sample that caught more or fewer of the
 //! busy blocks than it should differs in its hits and not in its misses.
 
-use forebay_engine::policy::Clock2q;
+use forebay_engine::policy::{BlockKey, Clock2q};
 
 use super::{Access, Accesses, Discarded, Rate, SizeLadder, Step};
 use crate::replay::{Options, Queues};
@@ -139,7 +139,7 @@ fn hit_ratio(misses: f64, whole: u64) -> f64 {
 
 struct Cache {
     rate: Rate,
-    queues: Queues,
+    queues: Queues<BlockKey, Clock2q>,
     misses: MissCounts,
 }
 

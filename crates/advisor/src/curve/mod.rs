@@ -16,7 +16,6 @@
 //! - A request that spans several blocks counts block by block. Discards take blocks out.
 
 mod accesses;
-mod compact;
 mod histogram;
 mod ladder;
 mod lru;

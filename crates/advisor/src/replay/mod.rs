@@ -9,13 +9,15 @@ mod queues;
 pub mod shift;
 
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasherDefault;
 
 use forebay_engine::policy::{BlockKey, Clock2q, Fifo, Lru, Policy};
 use forebay_engine::sequential::SequentialTracker;
 
+use crate::curve::BlockHasher;
 use crate::trace::{Operation, Request};
 pub use min::min_hits;
-pub use queues::Queues;
+pub use queues::{Key, Queues};
 
 /// What decides which blocks stay.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -160,7 +162,7 @@ pub struct Summary {
 }
 
 enum Cache {
-    Queues(Box<Queues>),
+    Queues(Box<Queues<BlockKey, dyn Policy>>),
     /// MIN: judged at the end.
     Later(u32),
 }
@@ -186,7 +188,7 @@ pub struct Replay {
     /// Everything, if a case has to know the future.
     recorded: Option<Vec<(Piece, Operation)>>,
     streams: HashMap<u32, SequentialTracker>,
-    distinct: HashSet<BlockKey>,
+    distinct: HashSet<BlockKey, BuildHasherDefault<BlockHasher>>,
     summary: Summary,
 }
 
@@ -213,7 +215,7 @@ impl Replay {
             runs,
             recorded: has_min.then(Vec::new),
             streams: HashMap::new(),
-            distinct: HashSet::new(),
+            distinct: HashSet::default(),
             summary: Summary::default(),
         }
     }

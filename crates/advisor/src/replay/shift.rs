@@ -44,7 +44,7 @@ pub fn measure(policy: PolicyName, seed: u64) -> Option<Shift> {
     let mut queues = Queues::new(policy.policy(CACHE_BLOCKS)?, CACHE_BLOCKS);
     let cache = CACHE_BLOCKS as usize;
     let mut zipf = Zipf::new(seed);
-    let mut phase = |queues: &mut Queues, set: u32| -> Vec<bool> {
+    let mut phase = |queues: &mut Queues<_, _>, set: u32| -> Vec<bool> {
         let draws = PHASE_CACHES * cache;
         (0..draws).map(|_| queues.access(BlockKey { volume: set, block: zipf.draw() })).collect()
     };

@@ -390,11 +390,23 @@ pub(crate) struct Copy {
     pub(crate) block: u32,
     /// Byte of the cache device.
     pub(crate) cache_offset_bytes: u64,
+    /// `null` if its header could not be read.
+    pub(crate) record: Option<Record>,
     /// The last record of its segment so far; its own is that or an earlier one.
     pub(crate) sequence_max: u64,
     /// It is at most as old, unless it was there at the start.
     pub(crate) age_ms_max: u64,
     pub(crate) is_recovered: bool,
+}
+
+/// The record that holds a copy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) sequence: u64,
+    /// Block of its header within the segment.
+    pub(crate) block: u32,
+    /// Byte of the cache device.
+    pub(crate) cache_offset_bytes: u64,
 }
 
 /// The last decision about the 64 KiB around a block.

@@ -4,35 +4,27 @@ use axum::Json;
 use axum::extract::State;
 use forebay_engine::explain::CopyKind;
 use forebay_engine::status::{Access, Outcome};
-use forebay_engine::units::{BLOCK_BYTES, OriginBlock};
+use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::BlockReport;
 use tokio::sync::oneshot;
 
-use super::api::{Copy, Decision, ExplainRequest, Explanation};
-use super::{Shared, gone, shard_status};
+use super::api::{Copy, Decision, ExplainRequest, Explanation, Record};
+use super::{Shared, gone};
 use crate::exit::Failure;
-use crate::size;
 
 pub(super) async fn post_explain(
     State(Shared { handle, .. }): State<Shared>,
     Json(request): Json<ExplainRequest>,
 ) -> Result<Json<Explanation>, Failure> {
     let ExplainRequest { volume, offset_bytes } = request;
-    let status = shard_status(&handle).await?;
-    let export = status.exports.iter().find(|export| export.name == volume);
-    if let Some(export) = export.filter(|export| offset_bytes >= export.size_bytes) {
-        let size = size::text(export.size_bytes);
-        return Err(Failure::usage(format!("`{volume}` has {size}, no byte {offset_bytes}"))
-            .or("give an offset within the volume"));
-    }
-    let block = offset_bytes / BLOCK_BYTES as u64;
     let (sender, receiver) = oneshot::channel();
-    handle.explain(&volume, OriginBlock(block), move |result| {
+    handle.explain(&volume, offset_bytes, move |result| {
         // If nobody waits any more, nobody needs it.
         let _ = sender.send(result);
     });
     let report = receiver.await.map_err(|_| gone())??;
-    Ok(Json(explanation(volume, block * BLOCK_BYTES as u64, &report)))
+    let block_offset_bytes = offset_bytes - offset_bytes % BLOCK_BYTES as u64;
+    Ok(Json(explanation(volume, block_offset_bytes, &report)))
 }
 
 fn explanation(volume: String, offset_bytes: u64, report: &BlockReport) -> Explanation {
@@ -56,6 +48,12 @@ fn explanation(volume: String, offset_bytes: u64, report: &BlockReport) -> Expla
             block: place.block,
             cache_offset_bytes: report.segment_offset_bytes
                 + u64::from(place.block) * BLOCK_BYTES as u64,
+            record: place.record.map(|record| Record {
+                sequence: record.sequence.0,
+                block: record.block,
+                cache_offset_bytes: report.segment_offset_bytes
+                    + u64::from(record.block) * BLOCK_BYTES as u64,
+            }),
             sequence_max: place.sequence_max.0,
             age_ms_max: place.age_ms_max,
             is_recovered: place.is_recovered,

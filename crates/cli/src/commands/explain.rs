@@ -48,9 +48,23 @@ fn text(text: &mut String, explanation: &Explanation) -> std::fmt::Result {
         }
         writeln!(
             text,
-            "  place       segment {}, block {}, byte {} of the cache device; record {} at most",
-            copy.segment, copy.block, copy.cache_offset_bytes, copy.sequence_max
+            "  place       segment {}, block {}, byte {} of the cache device",
+            copy.segment, copy.block, copy.cache_offset_bytes
         )?;
+        match &copy.record {
+            Some(record) => writeln!(
+                text,
+                "  record      {}, header in block {}, byte {} of the cache device",
+                record.sequence, record.block, record.cache_offset_bytes
+            )?,
+            None => {
+                writeln!(
+                    text,
+                    "  record      {} at most: its header was not read",
+                    copy.sequence_max
+                )?;
+            }
+        }
     }
     if let Some(version) = explanation.version {
         writeln!(text, "  version     {version}")?;

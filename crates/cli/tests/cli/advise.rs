@@ -246,3 +246,33 @@ fn what_recording_lacks_is_named() {
     ended.says(&device).says("the program blktrace is missing").says("apt install blktrace");
     assert!(names(&scratch, ".").is_empty(), "neither a page nor a folder was made");
 }
+
+#[test]
+fn a_recording_that_is_given_up_leaves_nothing_behind() {
+    let Some(device) = block_device() else {
+        println!("this machine has no block device");
+        return;
+    };
+    let scratch = Scratch::new();
+    // In place of blktrace: it ends at once, unless it is to hold on.
+    let program = scratch.path("programs/blktrace");
+    fs::create_dir(scratch.path("programs")).unwrap();
+    fs::create_dir(scratch.path("temporary")).unwrap();
+    let script = "#!/bin/sh\n[ -e hold ] || exit 0\n/bin/touch begun\nexec /bin/sleep 1000\n";
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let (programs, temporary) = (scratch.path("programs"), scratch.path("temporary"));
+    let environment = [("PATH", &*programs), ("TMPDIR", &*temporary)];
+    let ended = scratch.run_among(&environment, &["advise", &device, "--record", "1s"]);
+    if ended.stderr.contains("cannot record") {
+        println!("blktrace could not record here: {}", ended.stderr);
+        return;
+    }
+    fs::write(scratch.path("hold"), []).unwrap();
+    let mut has_begun =
+        || scratch.path("begun").exists() && fs::read_dir(&temporary).unwrap().count() == 1;
+    let arguments = ["advise", &device, "--record", "1000s"];
+    let ended = scratch.run_among_and_interrupt(&environment, &arguments, &mut has_begun);
+    ended.expect(6).says("given up");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+}

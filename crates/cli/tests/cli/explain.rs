@@ -21,11 +21,18 @@ fn explain_tells_what_the_cache_has_and_why() {
     assert_eq!(dirty["copy"]["is_recovered"], false);
     assert!(dirty["version"].as_u64().unwrap() > 0);
     let offset = dirty["copy"]["cache_offset_bytes"].as_u64().unwrap();
+    let record = &dirty["copy"]["record"];
+    assert_eq!(record["cache_offset_bytes"], offset - 4096, "a record of one block");
+    assert_eq!(record["sequence"], dirty["copy"]["sequence_max"]);
     let absent = json("2M");
     assert_eq!((&absent["is_cached"], &absent["copy"]), (&false.into(), &().into()));
     assert_eq!(absent["last_decision"], serde_json::Value::Null);
     let text = scratch.run(&["explain", "vol", "8K"]).expect(0);
-    text.says("cached, dirty, data").says("dirty").says(&format!("byte {offset} of"));
+    text.says("cached, dirty, data")
+        .says("dirty")
+        .says("record ")
+        .says("header in block")
+        .says(&format!("byte {offset} of"));
     scratch.run(&["explain", "vol", "2M"]).expect(0).says("not cached").says("not known any more");
     scratch.run(&["explain", "nobody", "0"]).expect(4).says("nobody");
     scratch.run(&["explain", "vol", "1T"]).expect(2).says("no byte");

@@ -120,7 +120,18 @@ impl Scratch {
         arguments: &[&str],
         is_time: &mut dyn FnMut() -> bool,
     ) -> Ended {
-        self.run_with(arguments, |child| {
+        self.run_among_and_interrupt(&[], arguments, is_time)
+    }
+
+    /// The same, with variables of the environment.
+    pub(crate) fn run_among_and_interrupt(
+        &self,
+        environment: &[(&str, &Path)],
+        arguments: &[&str],
+        is_time: &mut dyn FnMut() -> bool,
+    ) -> Ended {
+        let mut command = self.command();
+        run_to_end(command.envs(environment.iter().copied()).args(arguments), |child| {
             let deadline = Instant::now() + PATIENCE;
             while !is_time() && Instant::now() < deadline {
                 thread::sleep(PAUSE);
@@ -131,17 +142,19 @@ impl Scratch {
 
     /// Runs a command to its end.
     pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
-        self.run_with(arguments, |_| {})
+        run_to_end(self.command().args(arguments), |_| {})
+    }
+
+    /// The same, with variables of the environment.
+    pub(crate) fn run_among(&self, environment: &[(&str, &Path)], arguments: &[&str]) -> Ended {
+        let mut command = self.command();
+        run_to_end(command.envs(environment.iter().copied()).args(arguments), |_| {})
     }
 
     /// Runs a command that finds no other program.
     pub(crate) fn run_alone(&self, arguments: &[&str]) -> Ended {
         let mut command = self.command();
         run_to_end(command.env("PATH", self.path("no-programs")).args(arguments), |_| {})
-    }
-
-    fn run_with(&self, arguments: &[&str], meanwhile: impl FnOnce(&Child)) -> Ended {
-        run_to_end(self.command().args(arguments), meanwhile)
     }
 
     /// Serves the cache, which is refused, and tells the socket of this name about it.

@@ -172,6 +172,7 @@ impl Engine {
             }
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
+            Command::Explain { volume, block } => self.start_explaining(id, volume, block),
             Command::Stop => self.start_stop(id),
         }
     }
@@ -309,6 +310,7 @@ impl Engine {
 
     /// Moves every command on that can go on.
     pub(crate) fn advance_commands(&mut self, payload: &mut dyn Payload) {
+        self.advance_questions(payload);
         for index in 0..self.volumes.len() {
             let slot = VolumeSlot(u16::try_from(index).expect("VOLUMES_MAX"));
             let Some(command) = self.volumes[index].as_ref().and_then(|volume| volume.command)

@@ -65,6 +65,7 @@ impl IoPurpose {
             IoPurpose::ReadHit { .. }
             | IoPurpose::UnitOld { position: Some(_), .. }
             | IoPurpose::LoadSummary { .. }
+            | IoPurpose::ReadHeader { .. }
             | IoPurpose::ReclaimRead { .. }
             | IoPurpose::WritebackRead { .. }
             | IoPurpose::Recovery { .. } => Some(CacheAccess::Read),

@@ -253,6 +253,93 @@ fn streams_are_left_out_once_the_cache_is_full() {
 }
 
 #[test]
+fn a_full_cache_stays_full_until_a_quarter_of_it_is_free_beside_what_reclaim_keeps() {
+    // Reclaim keeps 12 segments free, a quarter are 16.
+    const FULL: u32 = 12;
+    const NO_LONGER: u32 = 28;
+    let mut setup = Setup::of(&[CacheMode::Writeback; 3]);
+    setup.segments = 64;
+    setup.sequential_cutoff_bytes = 8 * BLOCK;
+    setup.sequential_policy = SequentialPolicy::Full;
+    setup.origin_bytes = 16_384 * BLOCK;
+    let mut world = setup.start();
+    let read = |world: &mut World, volume: u16, from: u64, to: u64| {
+        for block in (from..to).step_by(16) {
+            let read = world.read(volume, block, (to - block).min(16));
+            world.finish(&[read]);
+        }
+        world.bypassed(volume, BypassReason::Sequential)
+    };
+    let free = |world: &mut World| world.status().free_segments;
+    assert_eq!(read(&mut world, 1, 0, 7 * 64), 0);
+    assert_eq!(read(&mut world, 2, 0, 20 * 64), 0);
+    let mut block = 0;
+    while read(&mut world, 0, block, block + 16) == 0 {
+        block += 16;
+    }
+    assert!((FULL - 2..=FULL).contains(&free(&mut world)), "{} are free", free(&mut world));
+    // Reads here and there, which are no streams, until reclaim frees what is dead.
+    let mut place = 1_024;
+    let mut until_freed = |world: &mut World| {
+        while free(world) <= FULL {
+            read(world, 0, place, place + 8);
+            world.idle();
+            place += 24;
+            assert!(place < 6_000, "nothing is freed");
+        }
+        free(world)
+    };
+    let mut start = 6_000;
+    for (volume, is_full) in [(1, true), (2, false)] {
+        let volume = VolumeSlot(volume);
+        world.command_now(Command::Invalidate { volume }).expect("nothing is dirty");
+        let free = until_freed(&mut world);
+        assert!(free > FULL + 2 && (free <= NO_LONGER) == is_full, "{free} are free");
+        let before = world.bypassed(0, BypassReason::Sequential);
+        let cut = read(&mut world, 0, start, start + 32) - before;
+        assert_eq!(cut > 0, is_full, "{free} are free");
+        // Until it is full again.
+        while world.status().free_segments > FULL {
+            start += 24;
+            read(&mut world, 0, start, start + 8);
+        }
+        start += 64;
+    }
+}
+
+#[test]
+fn a_write_that_had_to_wait_for_room_is_admitted_as_it_was_decided_before() {
+    let mut world = Setup::of(&[CacheMode::Writeback, CacheMode::Writethrough]).start();
+    let keeps = origin::write(0);
+    for chunk in 0..128 {
+        let write = world.write(0, chunk * 15, 15, 1);
+        world.idle_except(2_000, &keeps);
+        if world.is_pending(write) {
+            break;
+        }
+    }
+    let mark = world.mark();
+    let write = world.write(1, 5, 1, 7);
+    world.settle_except(&keeps);
+    assert!(world.is_pending(write), "the log is full");
+    assert_eq!(world.find(origin::write(1)), []);
+    let settings = VolumeSettings { promote_on_write: false, ..VolumeSettings::default() };
+    let volume = VolumeSlot(1);
+    let command = world.command(Command::SetVolume { volume, settings });
+    world.settle_except(&keeps);
+    assert!(matches!(world.command_result(command), Some(Ok(_))));
+    world.idle();
+    assert!(world.is_done(write));
+    let is_it = |record: &&forebay_engine::format::record::RecordHeader| {
+        record.entries.iter().any(|entry| (entry.start, entry.block_count) == (5, 1))
+    };
+    assert!(world.records_since(mark).any(|record| is_it(&record)), "it went to the log");
+    assert_eq!(world.counters(1).bypasses.iter().sum::<u64>(), 0);
+    world.write_now(1, 50, 1, 8);
+    assert_eq!(world.bypassed(1, BypassReason::PromoteOnWrite), 1, "a later one does not");
+}
+
+#[test]
 fn streams_are_left_out_once_memory_is_short() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.segments = 64;

@@ -1,7 +1,9 @@
 //! Why a block is cached or not, as operators are told.
 
-use forebay_engine::event::Command;
-use forebay_engine::explain::{CopyKind, Explanation};
+use forebay_engine::event::{Command, CommandError, Event};
+use forebay_engine::explain::{CopyKind, Explanation, RecordPlace};
+use forebay_engine::format::record::RecordHeader;
+use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::CacheMode;
 use forebay_engine::policy::PolicyKind;
 use forebay_engine::status::{Access, AdmitReason, BypassReason, Decision, Outcome};
@@ -21,6 +23,26 @@ fn decision(world: &mut World, block: u64) -> Option<Decision> {
 
 const READ: Decision =
     Decision { access: Access::Read, outcome: Outcome::Admitted(AdmitReason::NoLimit) };
+
+/// What the command says of a block, with its reads at the cache device.
+fn ask(world: &mut World, block: u64) -> Explanation {
+    let command =
+        world.command(Command::Explain { volume: VolumeSlot(0), block: OriginBlock(block) });
+    world.settle();
+    assert_eq!(world.command_result(command), Some(Ok(None)));
+    told(world, command).expect("it is explained")
+}
+
+fn told(world: &World, id: u64) -> Option<Explanation> {
+    world.events.iter().find_map(|event| match event {
+        Event::Explained { command, explanation } if command.0 == id => Some(*explanation),
+        _ => None,
+    })
+}
+
+fn record_of(explanation: &Explanation) -> Option<RecordPlace> {
+    explanation.place.expect("it is cached").record
+}
 
 #[test]
 fn a_block_that_was_never_asked_for_is_absent_without_a_reason() {
@@ -148,4 +170,85 @@ fn a_clean_stop_remembers_what_was_used_and_a_crash_what_was_cached() {
     world.kill(|_| Keep::All);
     world.restart().expect("nothing is damaged");
     assert_eq!(kept(&mut world), [Some(false), Some(false)], "both are cached still");
+}
+
+#[test]
+fn the_record_of_a_copy_is_named() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let mark = world.mark();
+    world.write_now(0, 0, 1, 1);
+    world.write_now(0, 100, 8, 2);
+    let zero = world.zero(0, 200, 4);
+    world.finish(&[zero]);
+    world.write_now(0, 300, 2, 3);
+    let written: Vec<RecordHeader> = world.records_since(mark).cloned().collect();
+    let named = |world: &mut World, block: u64| {
+        let record = record_of(&ask(world, block)).expect("its header is whole");
+        (record.sequence, record.block)
+    };
+    for (block, start) in [(0, 0), (100, 100), (107, 100), (202, 200), (301, 300)] {
+        let is_it =
+            |header: &&RecordHeader| header.entries.iter().any(|entry| entry.start == start);
+        let header = written.iter().find(is_it).expect("it was written");
+        assert_eq!(named(&mut world, block), (header.sequence, header.block), "block {block}");
+    }
+    world.kill(|_| Keep::All);
+    world.restart().expect("nothing is damaged");
+    let header = written.iter().find(|header| header.entries[0].start == 100);
+    assert_eq!(named(&mut world, 105).0, header.expect("as above").sequence);
+}
+
+#[test]
+fn a_header_that_cannot_be_read_leaves_the_record_open() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 5, 1, 1);
+    let record = record_of(&ask(&mut world, 5)).expect("its header is whole");
+    let question = Command::Explain { volume: VolumeSlot(0), block: OriginBlock(5) };
+    let command = world.command(question.clone());
+    let read = world.the(cache::read);
+    world.fail(read, IoError::Media, Keep::All);
+    let found = told(&world, command).expect("it is explained all the same");
+    assert_eq!((found.kind, record_of(&found)), (CopyKind::Data, None));
+    let header = world.place_of(5) - 4096;
+    world.disk(Device::Cache).rot(header, 1);
+    assert_eq!(record_of(&ask(&mut world, 5)), None);
+    assert!(record.block + 1 == explain(&mut world, 5).place.expect("cached").block);
+}
+
+#[test]
+fn a_copy_that_moves_meanwhile_is_not_said_to_be_in_its_old_record() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 5, 1, 1);
+    let old = record_of(&ask(&mut world, 5)).expect("its header is whole");
+    let question = Command::Explain { volume: VolumeSlot(0), block: OriginBlock(5) };
+    let command = world.command(question);
+    let write = world.write(0, 5, 1, 2);
+    world.settle_except(cache::read);
+    assert!(world.is_done(write));
+    world.settle();
+    let found = told(&world, command).expect("it is explained");
+    assert_eq!(record_of(&found), None);
+    assert!(record_of(&ask(&mut world, 5)).expect("its header is whole").sequence > old.sequence);
+}
+
+#[test]
+fn questions_have_a_bound_and_volumes_an_end() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    let behind = Command::Explain { volume: VolumeSlot(0), block: OriginBlock(2048) };
+    assert_eq!(world.command_now(behind), Err(CommandError::NoSuchVolume));
+    let absent = ask(&mut world, 7);
+    assert_eq!((absent.kind, absent.place), (CopyKind::Absent, None));
+    world.kill(|_| Keep::All);
+    world.begin_restart(&[]);
+    let question = Command::Explain { volume: VolumeSlot(0), block: OriginBlock(7) };
+    let commands: Vec<u64> = (0..100).map(|_| world.command(question.clone())).collect();
+    let refused = |world: &World| {
+        let is_busy = |id: &&u64| world.command_result(**id) == Some(Err(CommandError::Busy));
+        commands.iter().filter(is_busy).count()
+    };
+    assert_eq!(refused(&world), 36, "64 wait for the end of recovery");
+    world.finish_restart().expect("nothing is damaged");
+    world.settle();
+    assert!(commands.iter().all(|id| world.command_result(*id).is_some()));
+    assert_eq!(refused(&world), 84, "16 wait for their turn");
 }

@@ -1,7 +1,8 @@
 //! Read-ahead: when a miss fetches more than was asked, and what must not come of it.
 
+use forebay_engine::event::Command;
 use forebay_engine::io::IoError;
-use forebay_engine::options::CacheMode;
+use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::request::Served;
 use forebay_engine::status::BypassReason;
 
@@ -74,6 +75,31 @@ fn nothing_more_is_fetched_from_a_fast_origin_or_when_it_is_switched_off() {
     let mut world = setup.start();
     learn(&mut world, 8_000_000);
     assert_eq!(asked_for(&mut world, 37), [(37, 1)]);
+}
+
+#[test]
+fn beyond_the_budget_nothing_more_is_fetched() {
+    let mut setup = setup();
+    setup.segments = 64;
+    setup.origin_bytes = 8192 * BLOCK;
+    setup.cache_write_budget = 1;
+    let mut world = setup.start();
+    learn(&mut world, 8_000_000);
+    assert_eq!(asked_for(&mut world, 37), [(32, 16)]);
+    // The bucket holds 1,024 blocks.
+    for part in 0..16 {
+        let read = world.read(0, 4096 + part * 64, 64);
+        world.finish(&[read]);
+    }
+    for block in [101, 205, 309] {
+        assert_eq!(asked_for(&mut world, block), [(block, 1)]);
+        let before = world.counters(0).promoted_blocks;
+        assert_eq!(asked_for(&mut world, block), [(block, 1)], "what lies around was not missed");
+        assert_eq!(world.counters(0).promoted_blocks, before + 1, "it was missed before");
+    }
+    let settings = SetSettings::default();
+    world.command_now(Command::SetCacheSet { settings }).expect("durable");
+    assert_eq!(asked_for(&mut world, 405), [(400, 16)], "without a budget");
 }
 
 #[test]

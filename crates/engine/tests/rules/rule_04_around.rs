@@ -95,3 +95,37 @@ fn a_flush_that_began_before_the_write_completed_does_not_count() {
     assert_eq!(world.counters(0).promoted_blocks, 0);
     assert_eq!(world.bypassed(0, BypassReason::OriginNotFlushed), 1);
 }
+
+#[test]
+fn an_invalidation_outlives_the_mark_of_an_earlier_one_of_the_same_block() {
+    let mut world = writearound();
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(ORIGINAL)));
+    // An older record that is not complete: the first invalidation is not forgotten before it is.
+    let other = world.read(0, 40, 1);
+    world.settle_except(cache::record);
+    assert!(world.is_done(other));
+    let older = world.the(cache::record_of(40));
+    let first = world.write(0, 3, 1, 1);
+    world.settle_except(|held| held.id == older);
+    assert!(world.is_done(first));
+    let flush = world.flush(0);
+    world.settle_except(|held| held.id == older);
+    assert!(world.is_done(flush));
+    let read = world.read(0, 3, 1);
+    world.settle_except(cache::record);
+    assert!(world.is_done(read));
+    let copy = world.the(cache::record_of(3));
+    // The second one voids a copy that is under way.
+    let second = world.write(0, 3, 1, 2);
+    world.settle_except(|held| [older, copy].contains(&held.id));
+    world.complete(older);
+    world.settle_except(|held| held.id == copy);
+    let was_answered = world.is_done(second);
+    world.complete(copy);
+    world.settle();
+    assert!(world.is_done(second));
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(2)), "answered before: {was_answered}");
+    world.kill(|_| Keep::All);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 3), Ok(Content::Tag(2)));
+}

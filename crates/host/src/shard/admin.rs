@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event};
+use forebay_engine::explain::Explanation;
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, VolumeSlot};
@@ -10,11 +11,11 @@ use forebay_engine::units::{BLOCK_BYTES, OriginBlock, VolumeSlot};
 use super::ShardError;
 use super::exports::{ExportFacts, Target};
 use super::handle::{
-    AdminCommand, AdminError, BlockReport, BlockRun, CommandAnswer, CommandDone, Message,
-    ShardCommand,
+    AdminCommand, AdminError, BlockAnswer, BlockReport, BlockRun, CommandAnswer, CommandDone,
+    Message, ShardCommand,
 };
 use super::run::Running;
-use super::served_set::{CommandKind, Mark, PendingCommand, SetPhase};
+use super::served_set::{CommandKind, Mark, PendingCommand, PendingQuestion, SetPhase};
 use super::status::{ExportReport, ShardStatus};
 use crate::device::{DeviceId, OpenedDevice};
 use crate::set::OriginError;
@@ -53,8 +54,8 @@ impl Running {
             Message::BlockMap { volume, blocks, answer } => {
                 answer.send(self.block_map(&volume, &blocks));
             }
-            Message::Explain { volume, block, answer } => {
-                answer.send(self.explain(&volume, block));
+            Message::Explain { id, volume, offset_bytes, answer } => {
+                self.explain(id, volume, offset_bytes, answer);
             }
         }
     }
@@ -99,17 +100,50 @@ impl Running {
         Ok(self.block_states(export.target, blocks.start, count))
     }
 
-    fn explain(&self, volume: &str, block: OriginBlock) -> Result<BlockReport, AdminError> {
+    fn explain(&mut self, id: CommandId, volume: String, offset_bytes: u64, answer: BlockAnswer) {
+        match self.find_block(&volume, offset_bytes) {
+            Err(error) => answer.send(Err(error)),
+            Ok((slot, block)) => {
+                let set = self.set.as_mut().expect("it has the volume");
+                set.questions.push(PendingQuestion { id, slot, block, answer });
+                set.engine.handle_command(self.now, id, Command::Explain { volume: slot, block });
+            }
+        }
+    }
+
+    /// The block in which a byte of a volume is.
+    fn find_block(
+        &self,
+        volume: &str,
+        offset_bytes: u64,
+    ) -> Result<(VolumeSlot, OriginBlock), AdminError> {
         let set = self.set.as_ref().ok_or(AdminError::NoCacheSet)?;
-        let slot = set.slot_named(volume);
-        let explanation = slot.and_then(|slot| set.engine.explain(self.now, slot, block));
         let unknown = || AdminError::NoSuchVolume { name: volume.to_owned() };
-        let explanation = explanation.ok_or_else(unknown)?;
+        let slot = set.slot_named(volume).ok_or_else(unknown)?;
+        let size_bytes = set.engine.superblock().volume(slot).ok_or_else(unknown)?.size_bytes;
+        if offset_bytes >= size_bytes {
+            let volume = volume.to_owned();
+            return Err(AdminError::BehindEnd { volume, size_bytes, offset_bytes });
+        }
+        Ok((slot, OriginBlock(offset_bytes / BLOCK_BYTES as u64)))
+    }
+
+    /// Answers who asked for a block; a set that serves nobody is asked for what it knows at once.
+    fn explained(&mut self, id: CommandId, explanation: Option<Explanation>) {
+        let set = self.set.as_mut().expect("events come from the engine");
+        let Some(place) = set.questions.iter().position(|question| question.id == id) else {
+            return;
+        };
+        let PendingQuestion { slot, block, answer, .. } = set.questions.swap_remove(place);
+        let explanation = explanation.or_else(|| set.engine.explain(self.now, slot, block));
         let geometry = &set.engine.superblock().geometry;
-        let segment_offset_bytes = explanation.place.map_or(0, |place| {
-            geometry.segments_offset + u64::from(place.segment) * geometry.segment_bytes
+        let report = explanation.map(|explanation| BlockReport {
+            explanation,
+            segment_offset_bytes: explanation.place.map_or(0, |place| {
+                geometry.segments_offset + u64::from(place.segment) * geometry.segment_bytes
+            }),
         });
-        Ok(BlockReport { explanation, segment_offset_bytes })
+        answer.send(report.ok_or(AdminError::Engine(CommandError::NoSuchVolume)));
     }
 
     fn handle_command(&mut self, id: CommandId, command: ShardCommand, answer: CommandAnswer) {
@@ -272,7 +306,14 @@ impl Running {
                 }
                 return Err(error.into());
             }
-            Event::CommandComplete { command, result } => self.complete(command, result),
+            Event::CommandComplete { command, result } => {
+                // One that was refused, if it is still open.
+                self.explained(command, None);
+                self.complete(command, result);
+            }
+            Event::Explained { command, explanation } => {
+                self.explained(command, Some(explanation));
+            }
             Event::DirtyBegins { volume } => set.mark(Mark::Dirty(volume), now),
             Event::DirtyEnded { volume } => set.unmark_dirty(volume),
             Event::OriginChanged { volume, has_dirty: false } => set.warn_of_change(volume),

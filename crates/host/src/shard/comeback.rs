@@ -70,7 +70,7 @@ impl ServedSet {
 
     /// A client's request: to the engine, or to wait until it is known which one serves.
     pub(super) fn handle_request(&mut self, now: Time, request: Request, pool: &mut BufferPool) {
-        self.live_curve.note(self.engine.superblock(), &request);
+        self.live_curve.note(now, self.engine.superblock(), &request);
         match &mut self.comeback {
             Comeback::Recovering(lost) | Comeback::Failed(lost) => lost.requests.push(request),
             _ => self.engine.handle_request(now, request, pool),

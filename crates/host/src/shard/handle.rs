@@ -14,7 +14,6 @@ use forebay_engine::event::{CommandError, CommandId, DirtyFate};
 use forebay_engine::explain::Explanation;
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
 use forebay_engine::status::BlockState;
-use forebay_engine::units::OriginBlock;
 use thiserror::Error;
 
 use super::comeback::Returned;
@@ -109,6 +108,16 @@ pub enum AdminError {
         /// As given.
         name: String,
     },
+    /// The volume has no such byte.
+    #[error("volume `{volume}` ends at byte {size_bytes}: there is no byte {offset_bytes}")]
+    BehindEnd {
+        /// The volume.
+        volume: String,
+        /// Its size.
+        size_bytes: u64,
+        /// As given.
+        offset_bytes: u64,
+    },
     /// Clients use the volume.
     #[error("volume `{volume}` is in use by {}; disconnect them first", peers.join(", "))]
     ClientsConnected {
@@ -160,6 +169,8 @@ fn command_error_text(error: CommandError) -> &'static str {
         CommandError::Invalid => "a setting is out of range",
     }
 }
+
+pub(super) type BlockAnswer = Answer<BlockReport, AdminError>;
 
 /// What is known of a block, and where its segment is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -261,9 +272,10 @@ pub(crate) enum Message {
         answer: Answer<Vec<BlockRun>, AdminError>,
     },
     Explain {
+        id: CommandId,
         volume: String,
-        block: OriginBlock,
-        answer: Answer<BlockReport, AdminError>,
+        offset_bytes: u64,
+        answer: BlockAnswer,
     },
 }
 
@@ -351,15 +363,16 @@ impl ShardHandle {
         self.send(Message::BlockMap { volume, blocks, answer: Answer::new(answer) });
     }
 
-    /// Asks why a block of a volume is in the cache or not.
+    /// Asks why the block of a volume with this byte is in the cache or not.
     pub fn explain(
         &self,
         volume: &str,
-        block: OriginBlock,
+        offset_bytes: u64,
         answer: impl FnOnce(Result<BlockReport, AdminError>) + Send + 'static,
     ) {
         let volume = volume.to_owned();
-        self.send(Message::Explain { volume, block, answer: Answer::new(answer) });
+        let id = CommandId(self.next_command.fetch_add(1, Ordering::Relaxed));
+        self.send(Message::Explain { id, volume, offset_bytes, answer: Answer::new(answer) });
     }
 
     /// [`ShardHandle::status`], waiting for the answer.

@@ -12,12 +12,12 @@ use forebay_engine::event::{CommandId, SavedMark};
 use forebay_engine::format::superblock::Volume;
 use forebay_engine::io::Device;
 use forebay_engine::options::HostMark;
-use forebay_engine::units::{Time, VolumeId, VolumeSlot};
+use forebay_engine::units::{OriginBlock, Time, VolumeId, VolumeSlot};
 
 use super::ShardError;
 use super::comeback::Comeback;
 use super::exports::{ExportFacts, ExportTable, Target};
-use super::handle::{AdminError, Answer, CommandAnswer, CommandDone, NotServing};
+use super::handle::{AdminError, Answer, BlockAnswer, CommandAnswer, CommandDone, NotServing};
 use super::status::SetReport;
 use super::what_if::LiveCurve;
 use crate::buffer_pool::BufferPool;
@@ -61,6 +61,14 @@ pub(super) enum CommandKind {
     Other,
 }
 
+/// Somebody who wants to know why a block is cached or not.
+pub(super) struct PendingQuestion {
+    pub(super) id: CommandId,
+    pub(super) slot: VolumeSlot,
+    pub(super) block: OriginBlock,
+    pub(super) answer: BlockAnswer,
+}
+
 /// What the engine waits for the state file to say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mark {
@@ -76,6 +84,7 @@ pub(super) struct ServedSet {
     pub(super) live_curve: LiveCurve,
     pub(super) phase: SetPhase,
     pub(super) commands: Vec<PendingCommand>,
+    pub(super) questions: Vec<PendingQuestion>,
     pub(super) serving_answers: Vec<Answer<(), NotServing>>,
     stop_answer: Option<CommandAnswer>,
     pub(super) comeback: Comeback,
@@ -119,6 +128,7 @@ impl ServedSet {
             live_curve: LiveCurve::new(&superblock.geometry),
             phase: SetPhase::Recovering,
             commands: Vec::new(),
+            questions: Vec::new(),
             serving_answers: Vec::new(),
             stop_answer: None,
             comeback: Comeback::None,

@@ -9,7 +9,7 @@ use forebay_advisor::curve::{ClientOperation, ClientRequest, Estimate, WhatIf};
 use forebay_engine::format::superblock::{Geometry, Superblock};
 use forebay_engine::options::CacheMode;
 use forebay_engine::request::{Request, RequestKind};
-use forebay_engine::units::BLOCK_BYTES;
+use forebay_engine::units::{BLOCK_BYTES, Time};
 
 /// A larger discard (256 MiB) is not looked at block by block: that would hold up everybody. What
 /// it should take out of the sample ages, and goes.
@@ -29,7 +29,7 @@ impl LiveCurve {
     }
 
     /// Notes what a client asks for.
-    pub(super) fn note(&mut self, superblock: &Superblock, request: &Request) {
+    pub(super) fn note(&mut self, now: Time, superblock: &Superblock, request: &Request) {
         let Some(volume) = superblock.volume(request.volume) else { return };
         let Some(operation) = operation(volume.mode, &request.kind) else { return };
         #[expect(clippy::cast_possible_truncation, reason = "ids count attaches")]
@@ -39,7 +39,7 @@ impl LiveCurve {
         if operation == ClientOperation::Discard && noted.block_count > DISCARD_BLOCKS_MAX {
             return;
         }
-        self.what_if.note(&noted);
+        self.what_if.note(now, &noted);
     }
 
     /// The smallest size first.

@@ -352,6 +352,7 @@ impl Machine {
             | Event::OriginChanged { .. }
             | Event::CacheFailed { .. }
             | Event::CacheDegraded
+            | Event::Explained { .. }
             | Event::WritesLost { .. }
             | Event::DirtyDiscarded { .. }
             | Event::OriginReleased { .. }

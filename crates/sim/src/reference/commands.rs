@@ -191,6 +191,9 @@ pub(super) fn volume_of(command: &Command) -> Option<VolumeSlot> {
         | Command::Invalidate { volume }
         | Command::SetOrder { volume, .. }
         | Command::SetVolume { volume, .. } => Some(*volume),
-        Command::Attach { .. } | Command::SetCacheSet { .. } | Command::Stop => None,
+        Command::Attach { .. }
+        | Command::SetCacheSet { .. }
+        | Command::Explain { .. }
+        | Command::Stop => None,
     }
 }

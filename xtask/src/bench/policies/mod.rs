@@ -257,20 +257,20 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let parts = Part::value_variants().iter().copied().filter(|part| options.has(*part)).collect();
     let mut figures = Figures::new(Machine::examine(&workspace), command_line(), parts);
     let sizes = options.sizes();
-    let arguments = paper_arguments(options, &sizes);
-    if let Some(arguments) = &arguments {
-        println!("policies on paper: {}", arguments.join(" "));
-        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        for line in bench(&workspace, "forebay-advisor", "policies", &arguments)? {
-            figures.add(line);
-        }
-    }
     if !sizes.is_empty() {
         let sizes = sizes.iter().map(|(log2, blocks)| format!("{log2}x{blocks}"));
         let sizes: Vec<String> = sizes.collect();
         println!("hits and memory of the engine, by size of the index: {}", sizes.join(", "));
         let sizes = sizes.join(",");
         figures.sizes = bench(&workspace, "forebay-engine", "hit", &["--sizes", &sizes])?;
+    }
+    let arguments = paper_arguments(options, &figures.sizes);
+    if let Some(arguments) = &arguments {
+        println!("policies on paper: {}", arguments.join(" "));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        for line in bench(&workspace, "forebay-advisor", "policies", &arguments)? {
+            figures.add(line);
+        }
     }
     figures.bounds = bounds::judge(&figures);
     super::print_bounds(&figures.bounds);
@@ -285,13 +285,15 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// What the advisor's program is to do; none if nothing.
-fn paper_arguments(options: &Options, sizes: &[(u32, u64)]) -> Option<Vec<String>> {
+/// What the advisor's program is to do; none if nothing. The live curve is timed beside caches of
+/// single blocks, under the load that the engine was found to bear.
+fn paper_arguments(options: &Options, sizes: &[Size]) -> Option<Vec<String>> {
     let parts = [(Part::Misses, "misses"), (Part::Shift, "shift"), (Part::Sampling, "sampling")];
     let names = parts.into_iter().filter(|(part, _)| options.has(*part)).map(|(_, name)| name);
     let names: Vec<&str> = names.collect();
-    let caches = sizes.iter().filter(|(_, blocks)| *blocks == 1);
-    let caches: Vec<String> = caches.map(|(log2, _)| (1u64 << log2).to_string()).collect();
+    let caches = sizes.iter().filter(|size| size.extent_blocks == 1);
+    let cache = |size: &Size| Some(format!("{}:{:.0}", size.extents, size.hit()?.median));
+    let caches: Vec<String> = caches.filter_map(cache).collect();
     let seeds = if options.quick { QUICK_SEEDS } else { SEEDS };
     let mut arguments = vec!["--parts".to_owned(), names.join(",")];
     if options.has(Part::Shift) {
@@ -387,10 +389,12 @@ mod tests {
         assert_eq!(sizes(&[]), USUAL_SIZES);
         assert_eq!(sizes(&[Part::Sampling]), [(14, 1), (20, 1)]);
         assert_eq!(sizes(&[Part::Misses]), []);
-        let arguments = |only| paper_arguments(&options(only), &[(4, 1), (5, 16), (6, 1)]);
+        let of_runs = Size { extent_blocks: 16, ..size(32, 9.0, 1.0) };
+        let sizes = [size(16, 300.4, 1.0), of_runs, size(64, 700.0, 1.0)];
+        let arguments = |only| paper_arguments(&options(only), &sizes);
         let text = |only| arguments(only).expect("something to do").join(" ");
-        assert_eq!(text(&[Part::Sampling]), "--parts sampling --sizes 16,64");
-        assert_eq!(text(&[]), "--parts misses,shift,sampling --seeds 3 --sizes 16,64");
+        assert_eq!(text(&[Part::Sampling]), "--parts sampling --sizes 16:300,64:700");
+        assert_eq!(text(&[]), "--parts misses,shift,sampling --seeds 3 --sizes 16:300,64:700");
         assert_eq!(arguments(&[Part::Index]), None);
     }
 

@@ -10,6 +10,7 @@ use forebay_advisor::advice::{Advisor, Options, Report};
 use forebay_advisor::trace::{MergedReader, TraceReader};
 use serde::Serialize;
 
+use self::record::GivenUp;
 use super::traces::{self, REQUESTS_PER_PROGRESS};
 use crate::args::AdviseArguments;
 use crate::exit::Failure;
@@ -42,10 +43,13 @@ pub(crate) fn run(arguments: &AdviseArguments) -> Result<(), Failure> {
             let [device] = &arguments.traces[..] else {
                 return Err(Failure::usage("--record takes one device"));
             };
-            let recording = record::record(device, seconds, arguments.keep.as_deref())?;
-            advise(recording.files(), &options, arguments)?
+            let given_up = GivenUp::watch()?;
+            let keep = arguments.keep.as_deref();
+            let recording = record::record(device, seconds, keep, &given_up)?;
+            advise(recording.files(), &options, arguments, &given_up)?
         }
-        None => advise(&arguments.traces, &options, arguments)?,
+        // Nothing is left behind: a signal may end it at once.
+        None => advise(&arguments.traces, &options, arguments, &GivenUp::default())?,
     };
     if let Some(page) = page {
         page.write(&document)?;
@@ -74,6 +78,7 @@ fn advise(
     paths: &[PathBuf],
     options: &Options,
     arguments: &AdviseArguments,
+    given_up: &GivenUp,
 ) -> Result<Document, Failure> {
     refuse_devices(paths)?;
     let mut reader = MergedReader::open(paths, &traces::reading(&arguments.reading))?;
@@ -89,9 +94,11 @@ fn advise(
         count += 1;
         if count.is_multiple_of(REQUESTS_PER_PROGRESS) {
             progress.set(reader.read_bytes());
+            given_up.check()?;
         }
     }
     progress.finish();
+    given_up.check()?;
     let source = |reader: &TraceReader| {
         let path = reader.path().display().to_string();
         traces::report_broken(&path, reader.broken());

@@ -7,11 +7,16 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::exit::Failure;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
+use crate::signals;
 
 const PROGRAM: &str = "blktrace";
 /// Where the kernel offers what `blktrace` reads.
@@ -26,6 +31,43 @@ const OUTPUT: &str = "recording";
 /// How long `blktrace` may take to begin and to end beyond the time that it records.
 const GRACE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(200);
+
+/// Whether the operator gave up, by Ctrl-C or SIGTERM. Either would end the process at once, and
+/// leave the temporary folder behind.
+#[derive(Clone, Default)]
+pub(super) struct GivenUp(Arc<AtomicBool>);
+
+impl GivenUp {
+    /// From now on signals do nothing but that.
+    pub(super) fn watch() -> Result<GivenUp, Failure> {
+        let given_up = GivenUp::default();
+        let flag = given_up.0.clone();
+        signals::watch(move |_| flag.store(true, Ordering::Relaxed))?;
+        Ok(given_up)
+    }
+
+    fn is_so(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// An error if so.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.is_so() {
+            Err(Failure::new(Exit::Cancelled, "given up by a signal"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// How `blktrace` ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Ended {
+    Well,
+    Badly,
+    /// The operator did not wait for it.
+    GivenUp,
+}
 
 /// What was recorded. Unless it is to be kept, it goes away with this.
 pub(super) struct Recording {
@@ -50,6 +92,7 @@ pub(super) fn record(
     device: &Path,
     seconds: u64,
     keep: Option<&Path>,
+    given_up: &GivenUp,
 ) -> Result<Recording, Failure> {
     let found = fs::metadata(device).map_err(|error| {
         Failure::not_found(format!("cannot record {}: {error}", device.display()))
@@ -80,7 +123,8 @@ pub(super) fn record(
         (Some(temporary), _) => temporary.path().to_owned(),
         (None, keep) => new_directory(keep.expect("there is one or the other"))?,
     };
-    let said = run(device, seconds, &directory)?;
+    let blktrace = Blktrace { program: Path::new(PROGRAM), device, seconds };
+    let said = blktrace.run(&directory, given_up)?;
     let files = recorded_files(&directory)?;
     if files.is_empty() {
         return Err(nothing_recorded(device, seconds, &said));
@@ -140,56 +184,90 @@ fn nothing_recorded(device: &Path, seconds: u64, said: &str) -> Failure {
     )
 }
 
-/// Runs `blktrace`, which ends by itself. Returns what it said to stderr.
-fn run(device: &Path, seconds: u64, directory: &Path) -> Result<String, Failure> {
-    let log = directory.join("blktrace.log");
-    let failed =
-        |what: &str, error: std::io::Error| Failure::failed(format!("cannot {what}: {error}"));
-    let stderr = fs::File::create(&log)
-        .map_err(|error| failed(&format!("write {}", log.display()), error))?;
-    let mut child = Command::new(PROGRAM)
-        .arg("-d")
-        .arg(device)
-        .args(["-w", &seconds.to_string(), "-o", OUTPUT])
-        .arg("-D")
-        .arg(directory)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(stderr)
-        .spawn()
-        .map_err(|error| failed("start blktrace", error))?;
-    let label = format!("recording {}", device.display());
-    let is_well =
-        wait(&mut child, seconds, &label).map_err(|error| failed("wait for blktrace", error))?;
-    let said = fs::read_to_string(&log).unwrap_or_default();
-    let _ = fs::remove_file(&log);
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    if is_well {
-        return Ok(said);
-    }
-    let reason = if said.is_empty() { "it did not end well, and gave no reason" } else { &said };
-    Err(nothing_recorded(device, seconds, reason))
+/// A run of the program.
+struct Blktrace<'a> {
+    program: &'a Path,
+    device: &'a Path,
+    seconds: u64,
 }
 
-/// Waits for the end, with progress; whether it ended well.
-fn wait(child: &mut Child, seconds: u64, label: &str) -> std::io::Result<bool> {
-    let started = Instant::now();
-    let mut progress = Progress::start(label, Unit::Seconds, seconds);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            progress.finish();
-            return Ok(status.success());
+impl Blktrace<'_> {
+    /// Runs it until it ends by itself. Returns what it said to stderr.
+    fn run(&self, directory: &Path, given_up: &GivenUp) -> Result<String, Failure> {
+        let Blktrace { program, device, seconds } = *self;
+        let log = directory.join("blktrace.log");
+        let failed =
+            |what: &str, error: std::io::Error| Failure::failed(format!("cannot {what}: {error}"));
+        let stderr = fs::File::create(&log)
+            .map_err(|error| failed(&format!("write {}", log.display()), error))?;
+        let mut child = Command::new(program)
+            .arg("-d")
+            .arg(device)
+            .args(["-w", &seconds.to_string(), "-o", OUTPUT])
+            .arg("-D")
+            .arg(directory)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(stderr)
+            .spawn()
+            .map_err(|error| failed("start blktrace", error))?;
+        let ended =
+            self.wait(&mut child, given_up).map_err(|error| failed("wait for blktrace", error))?;
+        let said = fs::read_to_string(&log).unwrap_or_default();
+        let _ = fs::remove_file(&log);
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        if ended == Ended::Well {
+            return Ok(said);
         }
-        let passed = started.elapsed();
-        if passed > Duration::from_secs(seconds) + GRACE {
-            child.kill()?;
-            child.wait()?;
-            progress.finish();
-            return Ok(false);
+        given_up.check()?;
+        let reason =
+            if said.is_empty() { "it did not end well, and gave no reason" } else { &said };
+        Err(nothing_recorded(device, seconds, reason))
+    }
+
+    /// Waits for the end, with progress.
+    fn wait(&self, child: &mut Child, given_up: &GivenUp) -> std::io::Result<Ended> {
+        let started = Instant::now();
+        let label = format!("recording {}", self.device.display());
+        let mut progress = Progress::start(&label, Unit::Seconds, self.seconds);
+        let limit = Duration::from_secs(self.seconds) + GRACE;
+        loop {
+            if let Some(status) = child.try_wait()? {
+                progress.finish();
+                return Ok(if status.success() { Ended::Well } else { Ended::Badly });
+            }
+            if given_up.is_so() {
+                progress.finish();
+                interrupt(child)?;
+                return Ok(Ended::GivenUp);
+            }
+            let passed = started.elapsed();
+            if passed > limit {
+                child.kill()?;
+                child.wait()?;
+                progress.finish();
+                return Ok(Ended::Badly);
+            }
+            progress.set(passed.as_secs().min(self.seconds));
+            thread::sleep(PAUSE);
         }
-        progress.set(passed.as_secs().min(seconds));
+    }
+}
+
+/// Ends `blktrace` so that it makes the kernel end the recording, too. A terminal has told it
+/// already; a second time does no harm.
+fn interrupt(child: &mut Child) -> std::io::Result<()> {
+    // It may have ended by now.
+    let _ = kill_process(Pid::from_child(child), Signal::INT);
+    let told = Instant::now();
+    while told.elapsed() < GRACE {
+        if child.try_wait()?.is_some() {
+            return Ok(());
+        }
         thread::sleep(PAUSE);
     }
+    child.kill()?;
+    child.wait().map(|_| ())
 }
 
 /// What recording needs, as it is on this machine.
@@ -303,6 +381,43 @@ mod tests {
             assert_eq!(missing.len(), 1, "{missing:?}");
             assert!(missing[0].contains(word), "{missing:?}");
         }
+    }
+
+    /// A program in place of `blktrace`, which leaves a file where it was told to.
+    fn program(directory: &Path, script: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let path = directory.join("program");
+        // What stands behind -D.
+        let text = format!("#!/bin/sh\nwhile [ \"$1\" != -D ]; do shift; done\n{script}\n");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn who_gives_up_waits_for_no_recording() {
+        let scratch = tempfile::tempdir().unwrap();
+        let recording = tempfile::tempdir().unwrap();
+        // It says in a file that it was interrupted, as the real one ends the recording.
+        let script = "trap 'echo told > $2/told; exit 0' INT; echo > $2/begun; \
+                      while :; do sleep 0.05; done";
+        let program = program(scratch.path(), script);
+        let device = Path::new("/dev/null");
+        let blktrace = Blktrace { program: &program, device, seconds: 1_000 };
+        let given_up = GivenUp::default();
+        let (begun, flag) = (recording.path().join("begun"), given_up.0.clone());
+        let operator = thread::spawn(move || {
+            while !begun.exists() {
+                thread::yield_now();
+            }
+            flag.store(true, Ordering::Relaxed);
+        });
+        let failure = blktrace.run(recording.path(), &given_up).unwrap_err();
+        operator.join().unwrap();
+        assert_eq!(failure.exit, Exit::Cancelled);
+        assert!(recording.path().join("told").exists());
+        let whole = Blktrace { program: Path::new("true"), device, seconds: 1 };
+        assert_eq!(whole.run(recording.path(), &GivenUp::default()), Ok(String::new()));
     }
 
     #[test]
