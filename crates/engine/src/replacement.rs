@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::format::checkpoint::{SegmentLine, SegmentUse};
 use crate::index::{Piece, Place};
 use crate::log::append::NewEntry;
-use crate::log::segments::SegmentState;
+use crate::log::segments::{SegmentState, Stretch};
 use crate::log::{PROMOTE_MARGIN_SEGMENTS, RESERVE_SEGMENTS, SPARE_SEGMENTS, Stream};
 use crate::policy::{BlockKey, Hit, Lengths, OnHit, Policy, PolicyKind, Queue, Standing};
 use crate::units::{CacheBlock, VolumeSlot};
@@ -128,7 +128,7 @@ impl Engine {
     /// The queue of a segment, as the policy has it.
     pub(crate) fn queue_of_segment(&self, segment: u32) -> Queue {
         if self.replacement.has_small_queue {
-            self.log.segments.get(segment).queue
+            self.log.segments.stretch(segment).queue
         } else {
             Queue::Main
         }
@@ -138,11 +138,15 @@ impl Engine {
     fn hit_at(&self, position: CacheBlock, block_count: u32) -> Hit {
         let (id, block) = self.log.segments.locate(position);
         let queue = self.queue_of_segment(id);
-        let segment = self.log.segments.get(id);
-        let now = self.replacement.appended(segment.queue);
+        let stretch = self.log.segments.stretch(id);
+        let now = self.replacement.appended(stretch.queue);
         // Several segments of a queue may fill up at a time: evenly, as far as is known.
-        let (first, last) = (segment.first_number, segment.last_number.unwrap_or(now));
-        let number = first + (last - first) * u64::from(block) / u64::from(segment.used_blocks);
+        let (last, blocks) = match stretch.last_number {
+            Some(last) => (last, stretch.blocks),
+            None => (now, self.log.segments.get(id).used_blocks),
+        };
+        let first = stretch.first_number;
+        let number = first + (last - first) * u64::from(block) / u64::from(blocks);
         Hit { position, block_count, queue, depth_blocks: now - number }
     }
 
@@ -156,7 +160,7 @@ impl Engine {
     /// The blocks of an entry are at `position` from now on, in the place of `losers`.
     pub(crate) fn note_placed(&mut self, new: &NewEntry, position: CacheBlock, losers: &[Piece]) {
         let (segment, _) = self.log.segments.locate(position);
-        let queue = self.log.segments.get(segment).queue;
+        let queue = self.log.segments.stretch(segment).queue;
         let is_copy = losers.iter().any(|loser| loser.version == new.version);
         self.replacement.on_appended(queue, new.block_count);
         if !is_copy {
@@ -245,9 +249,12 @@ impl Engine {
     /// What a checkpoint says of the use of a segment that was found. Of one that is younger than
     /// the checkpoint nothing is known: it has to prove itself.
     pub(crate) fn restore_use(&mut self, segment: u32, line: &SegmentLine) {
-        let found = self.log.segments.get_mut(segment);
-        let is_same = line.segment_use != SegmentUse::Free && line.generation == found.generation;
-        found.queue = if is_same { line.queue } else { Queue::Small };
+        let is_same = line.segment_use != SegmentUse::Free
+            && line.generation == self.log.segments.get(segment).generation;
+        *self.log.segments.stretch_mut(segment) = Stretch {
+            queue: if is_same { line.queue } else { Queue::Small },
+            ..Stretch::default()
+        };
         let references = line.references.as_deref().filter(|_| is_same).unwrap_or_default();
         for (block, word) in (0u32..).step_by(u64::BITS as usize).zip(references) {
             let position = self.log.position(segment, block);

@@ -163,7 +163,7 @@ impl Engine {
                 summary_blocks: segment.summary_blocks,
                 segment_use,
                 bits: (segment_use != SegmentUse::Free).then(|| segment.bits.clone()),
-                queue: segment.queue,
+                queue: self.log.segments.stretch(id).queue,
                 references: (is_last && segment_use != SegmentUse::Free)
                     .then(|| self.references_of(id)),
             }

@@ -19,7 +19,7 @@ use crate::format::summary::{PlacedEntry, Summary, summary_blocks};
 use crate::index::{BlankKind, Piece, Place};
 use crate::io::{Device, IoKind, Slices};
 use crate::log::BlankRecord;
-use crate::log::segments::{SegmentState, Superseded};
+use crate::log::segments::{SegmentState, Stretch, Superseded};
 use crate::payload::{BufferRange, Payload};
 use crate::policy::Standing;
 use crate::replacement::queue_of;
@@ -514,10 +514,17 @@ impl Engine {
     /// A segment that was just opened is the last of its queue.
     pub(crate) fn enqueue_segment(&mut self, segment: u32, stream: Stream) {
         let queue = queue_of(stream);
-        let segment = self.log.segments.get_mut(segment);
-        segment.queue = queue;
-        segment.first_number = self.replacement.appended(queue);
-        segment.last_number = None;
+        let first_number = self.replacement.appended(queue);
+        *self.log.segments.stretch_mut(segment) =
+            Stretch { queue, first_number, last_number: None, blocks: 0 };
+    }
+
+    /// Nothing more comes to a segment.
+    pub(crate) fn end_stretch(&mut self, segment: u32) {
+        let blocks = self.log.segments.get(segment).used_blocks;
+        let stretch = self.log.segments.stretch_mut(segment);
+        stretch.last_number = Some(self.replacement.appended(stretch.queue));
+        stretch.blocks = blocks;
     }
 
     /// Ends the open segment of a stream; its summary follows when its records are complete.
@@ -527,7 +534,7 @@ impl Engine {
             let state = self.log.segments.get_mut(open);
             assert_eq!(state.state, SegmentState::Open);
             state.state = SegmentState::Closed;
-            state.last_number = Some(self.replacement.appended(state.queue));
+            self.end_stretch(open);
             self.log.without_summary.push(open);
         }
     }

@@ -79,7 +79,7 @@ impl Engine {
             self.log.stream_mut(stream).open = Some(to);
         } else {
             target.state = SegmentState::Closed;
-            target.last_number = Some(self.replacement.appended(target.queue));
+            self.end_stretch(to);
             self.log.without_summary.push(to);
         }
     }

@@ -71,11 +71,6 @@ pub(crate) struct Segment {
     pub(crate) last_sequence: SequenceNumber,
     pub(crate) flush_needed: FlushNumber,
     pub(crate) open_order: u64,
-    /// The queue of replacement that it is part of.
-    pub(crate) queue: Queue,
-    /// Blocks appended to the queue when it was opened, and when it was closed.
-    pub(crate) first_number: u64,
-    pub(crate) last_number: Option<u64>,
     pub(crate) opened_at: Time,
     /// What is in it may be older than that: it was found at the start.
     pub(crate) is_found: bool,
@@ -87,10 +82,30 @@ pub(crate) struct Segment {
 /// together: what a hit waits for is then the checksum itself.
 #[derive(Clone, Default)]
 struct ReadState {
+    stretch: Stretch,
     /// By block; none of a free segment.
     crcs: Box<[Crc32c]>,
     /// Reads under way.
     pins: u32,
+}
+
+/// Where a segment stands in the queues of replacement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stretch {
+    pub(crate) queue: Queue,
+    /// Blocks that had been appended to the queue when it was opened.
+    pub(crate) first_number: u64,
+    /// The same when it was closed; `None` if it is open.
+    pub(crate) last_number: Option<u64>,
+    /// Blocks that its records took when it was closed.
+    pub(crate) blocks: u32,
+}
+
+impl Default for Stretch {
+    /// Of what was found at the start: deep in its queue.
+    fn default() -> Self {
+        Stretch { queue: Queue::Main, first_number: 0, last_number: Some(0), blocks: 1 }
+    }
 }
 
 pub(crate) struct SegmentTable {
@@ -127,9 +142,6 @@ impl SegmentTable {
                 last_sequence: SequenceNumber(0),
                 flush_needed: 0,
                 open_order: 0,
-                queue: Queue::Main,
-                first_number: 0,
-                last_number: Some(0),
                 opened_at: Time(0),
                 is_found: false,
                 is_reusable: false,
@@ -294,6 +306,15 @@ impl SegmentTable {
     /// Loads a checksum that will be wanted, so that its cache miss is under way beside others.
     pub(crate) fn touch_crc(&self, position: CacheBlock) {
         core::hint::black_box(self.crc(position));
+    }
+
+    /// The stretch of a queue that a segment is.
+    pub(crate) fn stretch(&self, segment: u32) -> &Stretch {
+        &self.read_states[segment as usize].stretch
+    }
+
+    pub(crate) fn stretch_mut(&mut self, segment: u32) -> &mut Stretch {
+        &mut self.read_states[segment as usize].stretch
     }
 
     /// A read of the segment began.
