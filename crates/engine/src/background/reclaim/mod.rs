@@ -68,6 +68,8 @@ pub(crate) struct ReclaimJob {
     found_nothing: bool,
     /// After a round in vain.
     rests_until: Time,
+    /// When segments were first short, of late, and none could be reclaimed.
+    in_vain_since: Option<Time>,
 }
 
 impl core::fmt::Debug for ReclaimJob {
@@ -134,7 +136,9 @@ impl Engine {
 
     /// When segments are looked at again after a round in vain.
     pub(crate) fn reclaim_wakeup(&self) -> Option<Time> {
-        Some(self.reclaim.rests_until).filter(|at| *at > self.now)
+        let stuck_at = self.reclaim.in_vain_since.map(|since| since.after_ms(victims::IN_VAIN_MS));
+        let times = [Some(self.reclaim.rests_until), stuck_at];
+        times.into_iter().flatten().filter(|at| *at > self.now).min()
     }
 
     pub(crate) fn advance_reclaim(&mut self, payload: &mut dyn Payload) {
@@ -149,6 +153,7 @@ impl Engine {
                     self.choose_victims();
                 }
             }
+            State::Idle => self.reclaim.in_vain_since = None,
             State::Loading => self.load_victims(payload),
             State::Relocating => self.relocate(payload),
             _ => {}

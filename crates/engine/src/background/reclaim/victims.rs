@@ -22,6 +22,12 @@ fn room_to_move(blocks: u32) -> u32 {
     2 * blocks + 2
 }
 
+/// Milliseconds without a segment that could be reclaimed after which writeback is taken to be
+/// stuck: each of them has blocks that their origin refuses, though it takes others.
+pub(super) const IN_VAIN_MS: u64 = 10_000;
+/// Then segments are emptied of which at most one of so many blocks is dirty.
+const STUCK_DIVISOR: u32 = 2;
+
 impl Engine {
     pub(super) fn choose_victims(&mut self) {
         let target = self.reclaim_target();
@@ -53,8 +59,16 @@ impl Engine {
         if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
-        if chosen.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
-            chosen = self.least_dirty(&candidates);
+        if chosen.is_empty() && self.is_short_of_segments() {
+            let since = *self.reclaim.in_vain_since.get_or_insert(self.now);
+            let is_stuck = since.after_ms(IN_VAIN_MS) <= self.now;
+            if is_stuck {
+                chosen = self.least_dirty(&candidates, STUCK_DIVISOR);
+            } else if !self.can_writeback_help() {
+                chosen = self.least_dirty(&candidates, MOSTLY_DEAD_DIVISOR);
+            }
+        } else {
+            self.reclaim.in_vain_since = None;
         }
         self.reclaim.found_nothing = chosen.is_empty();
         if chosen.is_empty() {
@@ -110,10 +124,10 @@ impl Engine {
     }
 
     /// When the origin cannot take dirty data: the segment with least of it, if moving that gains
-    /// space and fits.
-    fn least_dirty(&self, candidates: &[Candidate]) -> Vec<u32> {
+    /// space and fits. At most one of `divisor` blocks may be dirty.
+    fn least_dirty(&self, candidates: &[Candidate], divisor: u32) -> Vec<u32> {
         let room = self.relocation_room().saturating_sub(DROPS_OF_ROUND);
-        let limit = self.log.segments.segment_blocks() / MOSTLY_DEAD_DIVISOR;
+        let limit = self.log.segments.segment_blocks() / divisor;
         candidates
             .iter()
             // Nobody moves what waits for its flush epoch; it must not hide what can be moved.
