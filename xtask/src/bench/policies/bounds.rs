@@ -1,7 +1,7 @@
 //! The bounds of the design on policy, index and memory, each against what was measured.
 
 use super::published::PUBLISHED;
-use super::{Figures, Part, Point, Shift, Size, sampling};
+use super::{Figures, Part, Point, Shift, Size, log, sampling};
 use crate::bench::bounds::{Bound, Limit};
 use crate::bench::spread::Spread;
 
@@ -13,6 +13,9 @@ pub(super) fn judge(figures: &Figures) -> Vec<Bound> {
     let mut bounds = Vec::new();
     if figures.has(Part::Misses) {
         bounds.extend(point_bounds(&figures.points));
+    }
+    if figures.has(Part::Log) {
+        bounds.extend(log::bounds(&figures.on_log));
     }
     if figures.has(Part::Shift) {
         bounds.push(shift_bound(&figures.shifts));

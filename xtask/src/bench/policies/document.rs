@@ -1,6 +1,6 @@
 //! The document: tables, and how to read them. All of it is generated.
 
-use super::{Figures, Part, Point, Shift, Size, Skip, sampling};
+use super::{Figures, Part, Point, Shift, Size, Skip, log, sampling};
 use crate::bench::document::{cell, table, verdicts};
 use crate::bench::spread::{Spread, number};
 
@@ -13,6 +13,7 @@ pub(super) fn text(figures: &Figures) -> String {
         + "## Bounds\n\nWhat the design asks for, and what this run came to.\n\n"
         + &verdicts(&figures.bounds)
         + &part(Part::Misses, &|| published_table(&figures.points) + &other_table(figures))
+        + &part(Part::Log, &|| log::text(&figures.on_log))
         + &part(Part::Shift, &|| shift_table(&figures.shifts))
         + &part(Part::Sampling, &|| sampling::text(figures))
         + &part(Part::Index, &|| speed_table(&figures.sizes) + &memory_table(&figures.sizes))
@@ -225,8 +226,8 @@ fn speed_table(sizes: &[Size]) -> String {
 
 The engine alone (`crates/engine/benches/hit`): random reads of 4 KiB that hit, one at a time, with
 a device that answers at once and copies nothing. A request, its operation, its completion and its
-reply are part of it, and the checksum of the block. The log of today is under its own policy, not
-under clock2q. Beside it a pointer chase: a chain of cache lines in random order, through as much
+reply are part of it, and the checksum of the block. The policy is
+clock2q. Beside it a pointer chase: a chain of cache lines in random order, through as much
 memory as index, checksums and bits take.
 
 How many cache misses a hit waits for is estimated, since a machine need not let programs count
@@ -265,8 +266,8 @@ fn memory_table(sizes: &[Size]) -> String {
 
 Bytes an extent by the engine's own count, beyond what an empty cache takes, and bytes a cached
 block. Headers in the log have a checksum, too, which is why there is a little more than one a
-block. The ghost is that of clock2q for as many blocks, full-grown: it remembers single blocks, so
-long extents pay for each of theirs. Before the cache demotes anything it has a sixteenth of that.
+block. The ghost is that of clock2q when it remembers as much as it can of such extents: 64 KiB are
+one entry. Before the cache demotes anything it has a sixteenth of what single blocks take.
 
 "
     .to_owned()

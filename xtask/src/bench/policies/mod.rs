@@ -5,6 +5,7 @@
 
 mod bounds;
 mod document;
+mod log;
 mod published;
 mod sampling;
 
@@ -81,6 +82,8 @@ impl Options {
 enum Part {
     /// Miss ratios on recorded traces
     Misses,
+    /// Miss ratios of the engine itself on recorded traces
+    Log,
     /// How soon a policy turns to other blocks
     Shift,
     /// Curves from samples beside full replays
@@ -94,6 +97,7 @@ enum Part {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Line {
     Point(Point),
+    Log(log::OnLog),
     Skip(Skip),
     Shift(Shift),
     Sampled(sampling::Sampled),
@@ -203,6 +207,7 @@ struct Figures {
     /// What was measured.
     parts: Vec<Part>,
     points: Vec<Point>,
+    on_log: Vec<log::OnLog>,
     skips: Vec<Skip>,
     shifts: Vec<Shift>,
     sampled: Vec<sampling::Sampled>,
@@ -220,6 +225,7 @@ impl Figures {
             command,
             parts,
             points: Vec::new(),
+            on_log: Vec::new(),
             skips: Vec::new(),
             shifts: Vec::new(),
             sampled: Vec::new(),
@@ -241,6 +247,7 @@ impl Figures {
     fn add(&mut self, line: Line) {
         match line {
             Line::Point(point) => self.points.push(point),
+            Line::Log(row) => self.on_log.push(row),
             Line::Skip(skip) => self.skips.push(skip),
             Line::Shift(shift) => self.shifts.push(shift),
             Line::Sampled(sampled) => self.sampled.push(sampled),
@@ -288,7 +295,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
 /// What the advisor's program is to do; none if nothing. The live curve is timed beside caches of
 /// single blocks, under the load that the engine was found to bear.
 fn paper_arguments(options: &Options, sizes: &[Size]) -> Option<Vec<String>> {
-    let parts = [(Part::Misses, "misses"), (Part::Shift, "shift"), (Part::Sampling, "sampling")];
+    let parts = [
+        (Part::Misses, "misses"),
+        (Part::Log, "log"),
+        (Part::Shift, "shift"),
+        (Part::Sampling, "sampling"),
+    ];
     let names = parts.into_iter().filter(|(part, _)| options.has(*part)).map(|(_, name)| name);
     let names: Vec<&str> = names.collect();
     let caches = sizes.iter().filter(|size| size.extent_blocks == 1);
@@ -394,7 +406,7 @@ mod tests {
         let arguments = |only| paper_arguments(&options(only), &sizes);
         let text = |only| arguments(only).expect("something to do").join(" ");
         assert_eq!(text(&[Part::Sampling]), "--parts sampling --sizes 16:300,64:700");
-        assert_eq!(text(&[]), "--parts misses,shift,sampling --seeds 3 --sizes 16:300,64:700");
+        assert_eq!(text(&[]), "--parts misses,log,shift,sampling --seeds 3 --sizes 16:300,64:700");
         assert_eq!(arguments(&[Part::Index]), None);
     }
 
@@ -408,7 +420,14 @@ mod tests {
         };
         let (whole, part) = (text(Part::value_variants()), text(&[Part::Sampling]));
         assert!(whole.contains("Generated as a whole") && part.contains("Generated in parts"));
-        for title in ["## Misses", "## After a shift", "## Sampling", "## Hits", "## Memory"] {
+        for title in [
+            "## Misses",
+            "## On the log",
+            "## After a shift",
+            "## Sampling",
+            "## Hits",
+            "## Memory",
+        ] {
             assert!(whole.contains(title), "{title}");
             assert_eq!(part.contains(title), title == "## Sampling", "{title}");
         }
