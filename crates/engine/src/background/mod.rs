@@ -5,6 +5,7 @@ pub(crate) mod blanks;
 pub(crate) mod checkpoint;
 pub(crate) mod idle_mark;
 pub(crate) mod reclaim;
+pub(crate) mod reclaim_keep;
 pub(crate) mod segment_entries;
 pub(crate) mod superblock;
 pub(crate) mod writeback;

@@ -15,12 +15,13 @@ mod victims;
 
 use alloc::vec::Vec;
 
+use crate::background::reclaim_keep::Keeper;
 use crate::background::segment_entries::SegmentRange;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, SummaryUser};
 use crate::index::{Piece, Place};
 use crate::log::segments::{SegmentState, Superseded};
-use crate::log::{DROPS_OF_ROUND, RESERVE_SEGMENTS, SPARE_SEGMENTS};
+use crate::log::{DROPS_OF_ROUND, free_low, free_target};
 use crate::payload::Payload;
 use crate::units::{Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
@@ -47,10 +48,10 @@ enum State {
     DropFlushing,
 }
 
-struct Victim {
-    segment: u32,
+pub(super) struct Victim {
+    pub(super) segment: u32,
     is_loaded: bool,
-    ranges: Vec<SegmentRange>,
+    pub(super) ranges: Vec<SegmentRange>,
     /// Something dirty could not be appended again: the victim stays.
     is_spared: bool,
 }
@@ -58,7 +59,7 @@ struct Victim {
 #[derive(Default)]
 pub(crate) struct ReclaimJob {
     state: State,
-    victims: Vec<Victim>,
+    pub(super) victims: Vec<Victim>,
     items: Vec<Item>,
     next_item: usize,
     reads_in_flight: usize,
@@ -68,6 +69,8 @@ pub(crate) struct ReclaimJob {
     found_nothing: bool,
     /// After a round in vain.
     rests_until: Time,
+    /// What is kept beside what the policy keeps.
+    pub(super) keeper: Keeper,
 }
 
 impl core::fmt::Debug for ReclaimJob {
@@ -91,18 +94,14 @@ impl ReclaimJob {
 }
 
 impl Engine {
-    fn low_segments(&self) -> u32 {
-        RESERVE_SEGMENTS + SPARE_SEGMENTS + (self.log.segments.len() / 32).max(4)
-    }
-
     /// Whether segments have to be reclaimed.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.log.segments.free_count() < self.low_segments()
+        self.log.segments.free_count() < free_low(self.log.segments.len())
     }
 
     /// Free segments at which reclaim rests.
     pub(crate) fn reclaim_target(&self) -> u32 {
-        self.low_segments() + (self.log.segments.len() / 64).max(2)
+        free_target(self.log.segments.len())
     }
 
     /// Whether reclaim has something to do: for space, or for memory.
@@ -125,7 +124,7 @@ impl Engine {
     }
 
     /// Segments that will be free once a checkpoint is durable.
-    fn dropped_count(&self) -> u32 {
+    pub(super) fn dropped_count(&self) -> u32 {
         let dropped = self.log.segments.iter().filter(|(_, segment)| {
             matches!(segment.state, SegmentState::Dropped(_) | SegmentState::Discarding)
         });
@@ -198,6 +197,12 @@ impl Engine {
 
     fn start_relocation(&mut self) {
         if self.reclaim.reads_in_flight > 0 {
+            return;
+        }
+        self.spare_held_victims();
+        if self.reclaim.victims.is_empty() {
+            self.reclaim.state = State::Idle;
+            self.go_on();
             return;
         }
         for index in 0..self.reclaim.victims.len() {
@@ -284,12 +289,14 @@ impl Engine {
             assert_eq!(segment.live, 0);
             segment.state = SegmentState::Dropped(now);
         }
+        self.end_keeping();
         self.reclaim.items.clear();
         self.reclaim.next_item = 0;
         self.reclaim.state = State::Idle;
     }
 
     fn forget_piece(&mut self, slot: VolumeSlot, piece: &Piece) {
+        self.count_forgotten(slot, piece);
         match piece.place {
             Place::Data(_) => {
                 for position in piece.positions() {

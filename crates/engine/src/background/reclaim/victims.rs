@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
-use super::{State, VICTIMS_MAX, Victim};
+use super::{REST_MS, State, VICTIMS_MAX, Victim};
+use crate::background::reclaim_keep::KeepLevel;
 use crate::engine::Engine;
-use crate::log::segments::SegmentState;
+use crate::log::segments::{Segment, SegmentState};
 use crate::log::{DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS};
 
 /// A closed segment that could be reclaimed.
@@ -23,6 +24,24 @@ fn room_to_move(blocks: u32) -> u32 {
 }
 
 impl Engine {
+    /// Segments that could be reclaimed, in the order of their turns.
+    fn candidates(&self) -> Vec<Candidate> {
+        let closed = self.log.segments.iter();
+        let closed =
+            closed.filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty());
+        let candidate = |(id, s): (u32, &Segment)| Candidate {
+            order: s.queue_order,
+            id,
+            live: s.live,
+            dirty: s.dirty,
+            retained: s.retained,
+            was_spared: s.was_spared,
+        };
+        let mut candidates: Vec<Candidate> = closed.map(candidate).collect();
+        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        candidates
+    }
+
     pub(super) fn choose_victims(&mut self) {
         let target = self.reclaim_target();
         let soon = self.log.segments.free_count() + self.dropped_count();
@@ -31,34 +50,45 @@ impl Engine {
         if wanted == 0 {
             return;
         }
-        let mut candidates: Vec<Candidate> = self
-            .log
-            .segments
-            .iter()
-            .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
-            .map(|(id, s)| Candidate {
-                order: s.open_order,
-                id,
-                live: s.live,
-                dirty: s.dirty,
-                retained: s.retained,
-                was_spared: s.was_spared,
-            })
-            .collect();
-        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        let candidates = self.candidates();
         let mut chosen = self.mostly_dead(&candidates, wanted);
-        let clean: Vec<&Candidate> = candidates.iter().filter(|c| c.dirty == 0).collect();
+        let clean = candidates.iter().filter(|candidate| candidate.dirty == 0);
+        let (held, clean): (Vec<&Candidate>, Vec<&Candidate>) =
+            clean.partition(|candidate| self.is_held_whole(candidate.id));
+        if self.defers_to_writeback(clean.len()) {
+            self.reclaim.rests_until = self.now.after_ms(REST_MS);
+            return;
+        }
+        let is_needed = self.is_short_of_segments() || for_memory > 0;
+        let is_stuck = chosen.is_empty() && (clean.is_empty() || self.has_lapped(clean.len()));
+        if is_needed && is_stuck && !self.can_writeback_help() {
+            let all = clean.len() + held.len();
+            if self.packs_closer(all) {
+                self.go_on();
+                return;
+            }
+        }
         chosen.extend(self.next_victims(&clean, wanted - chosen.len()));
         let has_dirty = candidates.iter().any(|candidate| candidate.dirty > 0);
         if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
+        let mut keeps_nothing = false;
+        if chosen.is_empty() && is_needed && !self.can_writeback_help() {
+            keeps_nothing = true;
+            chosen = held.iter().take(wanted).map(|candidate| candidate.id).collect();
+        }
         if chosen.is_empty() && self.is_short_of_segments() && !self.can_writeback_help() {
+            keeps_nothing = true;
             chosen = self.least_dirty(&candidates);
         }
         self.reclaim.found_nothing = chosen.is_empty();
         if chosen.is_empty() {
             return;
+        }
+        self.begin_keeping(clean.len());
+        if keeps_nothing {
+            self.reclaim.keeper.level = KeepLevel::Nothing;
         }
         // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of
         // the rest. Over the memory bound none is kept: dirty entries always fit, clean ones go.
