@@ -149,10 +149,11 @@ pub(super) fn decode_pins(
         }
         let (slot, start) = (entry.slot.get(), entry.start.get());
         Corrupt::unless_at_least(place, "volume of a pinned range", last.0, slot.into())?;
+        let in_use = volumes.iter().position(Option::is_some).unwrap_or(volumes.len());
         let of_volume = volumes.get_mut(usize::from(slot)).and_then(Option::as_mut);
         let Some(volume) = of_volume else {
             let field = "volume of a pinned range";
-            return Err(Corrupt { place, field, expected: last.0, found: slot.into() });
+            return Err(Corrupt { place, field, expected: in_use as u64, found: slot.into() });
         };
         let before = last.1.filter(|_| last.0 == u64::from(slot));
         let least = before.map_or(0, |end: u64| end + 1);
