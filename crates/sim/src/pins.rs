@@ -64,8 +64,12 @@ impl KnownPins {
         let mut possible = vec![self.blocks.clone()];
         possible.append(&mut self.others);
         for state in possible.clone() {
-            let changes = self.maybe.iter();
-            possible.extend(changes.map(|(blocks, change)| changed(&state, blocks, *change)));
+            for (blocks, change) in &self.maybe {
+                let state = changed(&state, blocks, *change);
+                if !possible.contains(&state) {
+                    possible.push(state);
+                }
+            }
         }
         let is_possible = possible.contains(&blocks);
         *self = KnownPins { blocks, others: possible, ..KnownPins::default() };
@@ -154,6 +158,8 @@ impl World<'_> {
         }
         if let Command::Pin { extent, change } = command
             && blocks_of(extent).end <= total
+            // Then it is refused at once.
+            && !self.life.is_cache_failed
         {
             pins.maybe.push((blocks_of(extent), *change));
         }
