@@ -1,11 +1,11 @@
 //! The turn of what a victim holds: which blocks are appended again.
 //!
 //! Dirty blocks always are, and pinned ones; what a smallest share counts on as well
-//! (`reclaim_keep.rs`). Of other clean ones those that the policy keeps, as far as the round and the
-//! bound on copies allow. While copies are short, only what was used again and again stays in the
-//! main queue; what was used once goes, and is remembered like what goes from the small queue, so
-//! that it need not prove itself again. What came as one extent stays one while half of it is used,
-//! else every extent would end as crumbs.
+//! (`reclaim_keep.rs`). Of other clean ones those that the policy keeps, as far as the round and
+//! the bound on copies allow. While copies are short, only what was used again and again stays in
+//! the main queue; what was used once goes, and is remembered like what goes from the small queue,
+//! so that it need not prove itself again. What came as one extent stays one while half of it is
+//! used, else every extent would end as crumbs.
 
 use alloc::vec::Vec;
 
