@@ -45,6 +45,8 @@ struct Pending {
     /// When the oracle was told.
     moment: u64,
     is_cancelled: bool,
+    /// When it was given it would have kept too much in the cache.
+    was_too_much: bool,
 }
 
 /// Commands that have not ended, and how others ended.
@@ -150,6 +152,7 @@ impl World<'_> {
             since: self.now,
             moment,
             is_cancelled: false,
+            was_too_much: self.may_be_too_much(&command),
         };
         self.administrator.pending.insert(id, pending);
         let now = self.time();
@@ -426,7 +429,9 @@ impl World<'_> {
                     || pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
             }
             CommandError::Invalid => self.is_beyond_volume(pending),
-            CommandError::KeepsTooMuch(_) => self.may_be_too_much(&pending.command),
+            CommandError::KeepsTooMuch(_) => {
+                pending.was_too_much || self.may_be_too_much(&pending.command)
+            }
             CommandError::TooManyRanges => self.are_ranges_many(),
             CommandError::TableFull | CommandError::NameTaken => false,
         };
