@@ -388,7 +388,9 @@ impl Engine {
     /// Appends blocks that are all pinned, or none of them.
     fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
         let block_count = u32::try_from(count).expect("a unit");
-        let is_bounded = miss.repairs.is_none() && !self.superblock.pins(miss.slot).has(start);
+        // What takes the place of a bad copy adds nothing, if that is still there.
+        let is_repair = miss.repairs.is_some_and(|at| self.is_at(miss.slot, start, at));
+        let is_bounded = !is_repair && !self.superblock.pins(miss.slot).has(start);
         if is_bounded && self.is_beyond_share_max(miss.slot, count) {
             let outcome = Outcome::Bypassed(BypassReason::ShareMax);
             self.note_outcome(miss.operation, (start, count), outcome);
