@@ -282,7 +282,7 @@ impl World<'_> {
             return Ok(());
         }
         let before = pins.quiet_blocks.replace(cached).unwrap_or(u64::MAX);
-        if cached > before.max(most) + VOIDED_BLOCKS_MAX {
+        if cached > before.max(most).saturating_add(VOIDED_BLOCKS_MAX) {
             let text = format!("volume {index}: {cached} blocks after {before}, {most} allowed");
             return violation("a volume has more than its largest share", text);
         }
