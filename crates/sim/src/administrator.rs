@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event, SavedMark};
+use forebay_engine::event::{
+    Command, CommandError, CommandId, DirtyFate, Event, PinChange, SavedMark,
+};
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, HostMark, OriginFacts, VolumeSettings, WritebackOrder};
-use forebay_engine::units::{BLOCK_BYTES, SECTOR_BYTES, VolumeSlot};
+use forebay_engine::units::{BLOCK_BYTES, OriginExtent, SECTOR_BYTES, VolumeSlot};
 
 use crate::behind::{Behind, Dirty};
 use crate::config::Rot;
@@ -549,6 +551,17 @@ impl World<'_> {
         let end = extent.start.0.saturating_add(extent.block_count);
         let blocks = self.volumes[index].config.size_bytes.div_ceil(BLOCK_BYTES as u64);
         extent.block_count == 0 || end > blocks
+    }
+
+    /// Changes of pins of a volume that were commanded and have not ended.
+    pub(crate) fn pending_pins(&self, index: usize) -> Vec<(OriginExtent, PinChange)> {
+        let of_volume = self.administrator.pending.values();
+        let pins = of_volume.filter(|pending| pending.volume == Some(index));
+        pins.filter_map(|pending| match pending.command {
+            Command::Pin { extent, change } => Some((extent, change)),
+            _ => None,
+        })
+        .collect()
     }
 
     fn is_changing(&self, index: usize) -> bool {

@@ -161,8 +161,6 @@ impl World<'_> {
         }
         if let Command::Pin { extent, change } = command
             && blocks_of(extent).end <= total
-            // Then it is refused at once.
-            && !self.life.is_cache_failed
         {
             pins.maybe.push((blocks_of(extent), *change));
         }
@@ -196,7 +194,8 @@ impl World<'_> {
         if volume.pins.blocks == set_of(&entry.pins) {
             return Ok(());
         }
-        let text = format!("volume {index} after {command:?}: {:?}", entry.pins);
+        let known: Vec<u64> = volume.pins.blocks.iter().copied().collect();
+        let text = format!("volume {index} after {command:?}: {:?} for {known:?}", entry.pins);
         violation("a command did not change what is pinned", text)
     }
 
@@ -234,6 +233,12 @@ impl World<'_> {
             if !volume.pins.accept(&entry.pins) {
                 let text = format!("volume {index}: {:?}", entry.pins);
                 return violation("the volume table lost what is pinned", text);
+            }
+        }
+        // A cache device that comes back finds commands that wait for it.
+        for index in 0..self.volumes.len() {
+            for (extent, change) in self.pending_pins(index) {
+                self.volumes[index].pins.maybe.push((blocks_of(&extent), change));
             }
         }
         Ok(())

@@ -87,9 +87,10 @@ impl Engine {
         if chosen.is_empty() && self.is_short_of_segments() {
             let since = *self.reclaim.in_vain_since.get_or_insert(self.now);
             let is_stuck = since.after_ms(IN_VAIN_MS) <= self.now;
-            if is_stuck || !self.can_writeback_help() {
+            let is_hopeless = !self.can_writeback_help();
+            if is_stuck || is_hopeless {
                 let divisor = if is_stuck { STUCK_DIVISOR } else { MOSTLY_DEAD_DIVISOR };
-                keeps_nothing = true;
+                keeps_nothing = is_hopeless;
                 chosen = self.least_dirty(&candidates, divisor);
             }
         } else {
