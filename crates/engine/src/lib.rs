@@ -34,7 +34,6 @@ pub mod format;
 mod index;
 mod inspect;
 pub mod io;
-mod keep;
 mod log;
 mod mean;
 pub mod options;

@@ -46,7 +46,6 @@ pub mod oracle;
 mod ordered;
 pub mod pace;
 pub mod payload;
-mod pins;
 #[cfg(feature = "planted-defects")]
 pub mod planted;
 mod pursuit;

@@ -48,10 +48,6 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             SupersededNotRetained,
             AroundInOrder,
             DiscardNotDurable,
-            PinsForgotten,
-            PinNotDurable,
-            ShareMinIgnored,
-            ShareMaxIgnored,
         ],
     ),
     (

@@ -4,7 +4,6 @@ mod admin;
 mod bare;
 mod comeback;
 pub(crate) mod exports;
-mod fetch;
 pub(crate) mod handle;
 pub(crate) mod latency;
 mod run;
