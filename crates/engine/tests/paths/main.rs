@@ -25,3 +25,4 @@ mod quiesced;
 mod read_ahead;
 mod reads;
 mod repair;
+mod replacement;

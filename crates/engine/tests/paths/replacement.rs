@@ -1,0 +1,112 @@
+//! Which clean blocks stay in a full log.
+
+use forebay_engine::event::Command;
+use forebay_engine::options::{CacheMode, SetSettings};
+use forebay_engine::policy::PolicyKind;
+use forebay_engine::status::BlockState;
+
+use crate::harness::{BLOCK, Setup, World};
+
+/// Blocks of a request of a scan.
+const READ: u64 = 32;
+/// Blocks that are read again and again.
+const HOT: u64 = 64;
+/// Blocks that are read once between two rounds.
+const ROUND: u64 = 320;
+
+fn served(policy: PolicyKind) -> World {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.policy = policy;
+    setup.origin_bytes = 8192 * BLOCK;
+    setup.start()
+}
+
+fn read(world: &mut World, start: u64, block_count: u64) {
+    for block in (start..start + block_count).step_by(READ as usize) {
+        let read = world.read(0, block, READ);
+        world.finish(&[read]);
+        world.settle();
+    }
+}
+
+/// Hot blocks that are still cached after rounds of them among others, and a scan at the end.
+fn kept_beside_scans(world: &mut World) -> usize {
+    let mut next = HOT;
+    for _ in 0..8 {
+        read(world, 0, HOT);
+        read(world, next, ROUND);
+        next += ROUND;
+    }
+    let status = world.status();
+    read(world, next, 3 * u64::from(status.segments * status.segment_blocks));
+    (0..HOT).filter(|block| world.state(0, *block) != BlockState::NotCached).count()
+}
+
+#[test]
+fn what_is_used_again_and_again_outlasts_a_scan_under_the_default_policy_alone() {
+    assert_eq!(kept_beside_scans(&mut served(PolicyKind::Clock2q)), HOT as usize);
+    assert_eq!(kept_beside_scans(&mut served(PolicyKind::Lru)), 0);
+    assert_eq!(kept_beside_scans(&mut served(PolicyKind::Fifo)), 0);
+}
+
+#[test]
+fn copies_of_what_is_kept_are_bounded() {
+    // The part of the log after which a block is used again: while it is in the small queue.
+    for (policy, divisor) in [(PolicyKind::Clock2q, 8), (PolicyKind::Lru, 2)] {
+        let mut world = served(policy);
+        let status = world.status();
+        let log_blocks = u64::from(status.segments * status.segment_blocks);
+        // Everything is used again before its turn: without a bound all of it would be kept, and
+        // nothing gained.
+        for start in (0..4 * log_blocks).step_by(4 * READ as usize) {
+            read(&mut world, start, 4 * READ);
+            read(&mut world, start.saturating_sub(log_blocks / divisor), 4 * READ);
+        }
+        let counters = world.status().counters;
+        let saved_bytes = log_blocks / 16 * BLOCK;
+        assert!(counters.relocated_bytes > saved_bytes, "{policy:?}: much was kept");
+        assert!(
+            counters.relocated_bytes <= counters.promoted_bytes / 2 + saved_bytes,
+            "{policy:?}: {} bytes for {}",
+            counters.relocated_bytes,
+            counters.promoted_bytes
+        );
+    }
+}
+
+#[test]
+fn a_block_that_comes_back_soon_is_promoted_to_the_main_queue() {
+    let mut world = served(PolicyKind::Clock2q);
+    let log_blocks = {
+        let status = world.status();
+        u64::from(status.segments * status.segment_blocks)
+    };
+    read(&mut world, 0, READ);
+    let mut next = READ;
+    while world.state(0, 0) != BlockState::NotCached {
+        read(&mut world, next, READ);
+        next += READ;
+    }
+    read(&mut world, 0, READ);
+    // What is new is gone as soon as the small queue has had its turn; this is not, unused.
+    let (first, before) = (next, world.status().counters.relocated_bytes);
+    read(&mut world, next, log_blocks / 2);
+    assert_eq!(world.state(0, first), BlockState::NotCached);
+    assert_ne!(world.state(0, 0), BlockState::NotCached);
+    assert_eq!(world.status().counters.relocated_bytes, before, "it took no copy");
+}
+
+#[test]
+fn the_policy_can_be_changed_while_it_is_at_work() {
+    let mut world = served(PolicyKind::Clock2q);
+    let settings = SetSettings { policy: PolicyKind::Fifo, ..world.status().settings };
+    assert_eq!(world.command_now(Command::SetCacheSet { settings }), Ok(None));
+    assert_eq!(kept_beside_scans(&mut world), 0);
+    assert_eq!(world.status().counters.relocated_bytes, 0);
+    world.kill(|_| crate::harness::Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.status().settings.policy, PolicyKind::Fifo, "it is durable");
+    let settings = SetSettings { policy: PolicyKind::Clock2q, ..world.status().settings };
+    assert_eq!(world.command_now(Command::SetCacheSet { settings }), Ok(None));
+    assert_eq!(kept_beside_scans(&mut world), HOT as usize);
+}
