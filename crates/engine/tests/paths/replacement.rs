@@ -49,8 +49,8 @@ fn what_is_used_again_and_again_outlasts_a_scan_under_the_default_policy_alone()
     assert_eq!(kept_beside_scans(&mut served(PolicyKind::Fifo)), 0);
 }
 
-/// A quarter of the log is read in a circle, and beside it what is read once. Without a bound each block
-/// that comes would cost two copies of those that are used.
+/// A quarter of the log is read in a circle, and beside it what is read once. Without a bound each
+/// block that comes would cost two copies of those that are used.
 #[test]
 fn copies_of_what_is_kept_are_bounded() {
     let mut world = served(PolicyKind::Lru);

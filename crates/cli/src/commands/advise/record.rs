@@ -398,8 +398,11 @@ mod tests {
     fn who_gives_up_waits_for_no_recording() {
         let scratch = tempfile::tempdir().unwrap();
         let recording = tempfile::tempdir().unwrap();
-        // It says in a file that it was interrupted, as the real one ends the recording.
-        let script = "trap 'echo told > $2/told; exit 0' INT; echo > $2/begun; \
+        // It says in a file that it was interrupted, as the real one ends the recording. A shell
+        // cannot trap what was ignored when it began, as it is in a job in the background.
+        let script = "[ -n \"$AGAIN\" ] || \
+                      AGAIN=1 exec env --default-signal=INT \"$0\" \"$@\"; \
+                      trap 'echo told > $2/told; exit 0' INT; echo > $2/begun; \
                       while :; do sleep 0.05; done";
         let program = program(scratch.path(), script);
         let device = Path::new("/dev/null");

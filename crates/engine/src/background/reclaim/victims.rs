@@ -24,7 +24,7 @@ fn room_to_move(blocks: u32) -> u32 {
 
 /// Milliseconds without a segment that could be reclaimed after which writeback is taken to be
 /// stuck: each of them has blocks that their origin refuses, though it takes others.
-pub(super) const IN_VAIN_MS: u64 = 10_000;
+pub(super) const IN_VAIN_MS: u64 = 30_000;
 /// Then segments are emptied of which at most one of so many blocks is dirty.
 const STUCK_DIVISOR: u32 = 2;
 
