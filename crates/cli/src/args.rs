@@ -59,6 +59,8 @@ pub(crate) enum Command {
     Status(StatusArguments),
     Explain(ExplainArguments),
     Set(SetArguments),
+    Pin(PinArguments),
+    Unpin(UnpinArguments),
     Drain(DrainArguments),
     Detach(DetachArguments),
     Invalidate(InvalidateArguments),
@@ -124,6 +126,7 @@ Examples:
   forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback
   forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback \
           --writeback-order ordered
+  forebay attach /dev/nvme0n1p4 /dev/sdc --name backup --share-max 10
   forebay attach cache.img hdd:slow.img --name trial")]
 pub(crate) struct AttachArguments {
     /// Cache device, formatted before
@@ -146,6 +149,14 @@ pub(crate) struct AttachArguments {
     /// Smallest unit that clients may address: 512 or 4096 [default: what ORIGIN has]
     #[arg(long, value_name = "BYTES", value_parser = parse_logical_block)]
     pub(crate) logical_block: Option<u32>,
+    /// Percent of the cache that other volumes cannot take from it
+    #[arg(long, value_name = "PERCENT", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) share_min: u8,
+    /// Percent of the cache beyond which nothing more of it is copied there
+    #[arg(long, value_name = "PERCENT", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) share_max: u8,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }
@@ -281,6 +292,8 @@ Keys of a volume:
   dirty_age_max       seconds after which it goes home all the same
   origin_timeout      seconds up to a day; so long a request waits for an origin that stalls or
                       fails in a way that may pass; 0 = errors are answered as they come
+  share_min           0 to 100; percent of the cache that others cannot take from the volume
+  share_max           1 to 100; percent of the cache beyond which it copies nothing there; 100 = all
 Keys of the cache set:
   memory_max          SIZE or `none`; bound on the memory of the index
   discard             on or off; TRIM of freed segments
@@ -293,11 +306,55 @@ Keys of the cache set:
 Examples:
   forebay set home cache_mode=writeback sequential_cutoff=4M
   forebay set home origin_timeout=120s
+  forebay set backup share_max=10
   forebay set memory_max=2G discard=off")]
 pub(crate) struct SetArguments {
     /// Name of the volume, then settings
     #[arg(value_name = "[NAME] KEY=VALUE", required = true)]
     pub(crate) words: Vec<String>,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// A range of a volume.
+#[derive(Args, Debug)]
+pub(crate) struct RangeArguments {
+    /// Volume
+    pub(crate) name: String,
+    /// SIZE from the start of the volume
+    #[arg(value_name = "OFFSET", value_parser = size::parse)]
+    pub(crate) offset: u64,
+    /// SIZE of the range; it is widened to whole blocks of 4K
+    #[arg(value_name = "LENGTH", value_parser = size::parse)]
+    pub(crate) length: u64,
+}
+
+/// Pin a range of a volume: what of it is cached stays, and the rest is fetched.
+///
+/// Pins last until they are taken back or the volume is detached, and all pins and share_min
+/// together leave a fifth of the cache to others. Ctrl-C ends the fetching; the range stays pinned.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay pin home 0 1G
+  forebay pin home 512M 64K --no-fetch       stays once somebody reads it
+  forebay status                             shows what is pinned, and how much of it is cached")]
+pub(crate) struct PinArguments {
+    #[command(flatten)]
+    pub(crate) range: RangeArguments,
+    /// Only mark the range: what is not cached comes when it is read
+    #[arg(long)]
+    pub(crate) no_fetch: bool,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Unpin a range of a volume: its blocks are as all others. It may be part of pinned ranges.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  forebay unpin home 0 1G\n  forebay unpin home 512M 64K")]
+pub(crate) struct UnpinArguments {
+    #[command(flatten)]
+    pub(crate) range: RangeArguments,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }

@@ -7,11 +7,15 @@ use std::io::ErrorKind;
 
 use forebay_advisor::trace::TraceError;
 use forebay_engine::event::CommandError;
+use forebay_engine::format::superblock::{AddVolumeError, KeepsTooMuch};
+use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::offline::OfflineError;
 use forebay_host::probe::OpenError;
 use forebay_host::set::{OriginError, SetError};
 use forebay_host::state_file::StateFileError;
 use forebay_host::{AdminError, DeviceSpecError, ListenError, NotServing, ShardError};
+
+use crate::size;
 
 /// Shown by `forebay --help`; the numbers are those of [`Exit`].
 pub(crate) const EXIT_CODES_HELP: &str = "\
@@ -216,10 +220,32 @@ impl From<NotServing> for Failure {
     }
 }
 
+/// More would be kept than fits: says what there is, and what may be.
+pub(crate) fn failure_of_keeping(error: KeepsTooMuch) -> Failure {
+    let text = |blocks: u64| size::text(blocks * BLOCK_BYTES as u64);
+    let KeepsTooMuch { pinned_blocks, share_blocks, allowed_blocks } = error;
+    let excess_blocks = (pinned_blocks + share_blocks).saturating_sub(allowed_blocks);
+    Failure::usage(format!(
+        "with this, pinned ranges ({}) and share_min ({}) of all volumes come to {} more than the \
+         {} that may be kept in this cache",
+        text(pinned_blocks),
+        text(share_blocks),
+        text(excess_blocks),
+        text(allowed_blocks)
+    ))
+    .or("ask for less, unpin other ranges, or lower share_min; `forebay status` shows both")
+}
+
 impl From<AdminError> for Failure {
     fn from(error: AdminError) -> Failure {
         let text = error.to_string();
         match error {
+            AdminError::Engine(CommandError::KeepsTooMuch(error))
+            | AdminError::BadVolume { reason: AddVolumeError::KeepsTooMuch(error), .. } => {
+                failure_of_keeping(error)
+            }
+            AdminError::Engine(CommandError::TooManyRanges) => Failure::usage(text)
+                .or("unpin some, or pin ranges that touch those that are pinned"),
             AdminError::NoSuchVolume { .. } => {
                 Failure::not_found(text).or("`forebay status` lists the volumes")
             }

@@ -243,6 +243,14 @@ defects! {
         "a volume that is given up is gone before the volume table says so";
     DiscardForgetsFirst, "rule 10",
         "the dirty data of a volume is given up before the volume table is durable";
+    PinsForgotten, "pins",
+        "reclaim drops pinned blocks as it drops others";
+    PinNotDurable, "pins",
+        "a pinned range is answered for before the volume table has it";
+    ShareMinIgnored, "shares",
+        "reclaim drops blocks of a volume that has no more than its smallest share";
+    ShareMaxIgnored, "shares",
+        "a volume that has its largest share of the cache goes on promoting";
     LeavingWithoutDrain, "promise",
         "a volume leaves writeback with dirty data";
 }

@@ -1,8 +1,9 @@
 //! What the engine tells its host beside I/O and replies, and what the host may command.
 
 use crate::explain::Explanation;
+use crate::format::superblock::KeepsTooMuch;
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
-use crate::units::{OriginBlock, VolumeSlot};
+use crate::units::{OriginBlock, OriginExtent, VolumeSlot};
 
 /// Names a command until its [`Event::CommandComplete`]. Chosen by the host.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -77,6 +78,13 @@ pub enum Command {
         /// All settings, also the unchanged ones.
         settings: VolumeSettings,
     },
+    /// Pin blocks of a volume, so that copies of them stay in the cache, or unpin them.
+    Pin {
+        /// The blocks, within the volume.
+        extent: OriginExtent,
+        /// Which of the two.
+        change: PinChange,
+    },
     /// Change settings of the set.
     SetCacheSet {
         /// All settings, also the unchanged ones.
@@ -91,6 +99,15 @@ pub enum Command {
     },
     /// Finish what is in flight, checkpoint, and serve no more. New requests fail from now on.
     Stop,
+}
+
+/// What becomes of a range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PinChange {
+    /// Its blocks stay once they are cached.
+    Pin,
+    /// They are as all others.
+    Unpin,
 }
 
 /// Why a command failed.
@@ -118,8 +135,13 @@ pub enum CommandError {
     Dirty,
     /// Cancelled by [`crate::Engine::cancel_command`].
     Cancelled,
-    /// A setting is out of range.
+    /// A setting is out of range, or blocks lie outside of the volume.
     Invalid,
+    /// More would have to be kept than this cache can hold.
+    KeepsTooMuch(KeepsTooMuch),
+    /// The table of pinned ranges is full; there are
+    /// [`crate::format::superblock::PINNED_RANGES_MAX`].
+    TooManyRanges,
 }
 
 /// Something the host must know or do.

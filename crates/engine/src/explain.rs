@@ -71,8 +71,8 @@ pub struct Explanation {
     pub version: Option<Version>,
     /// Where the copy is.
     pub place: Option<CopyPlace>,
-    /// Whether it will be kept when its turn comes: it is dirty, or was used since it was placed.
-    /// `None` if there is no copy, or the policy cannot tell beforehand.
+    /// Whether it will be kept when its turn comes: it is dirty, pinned, or was used since it was
+    /// placed. `None` if there is no copy, or the policy cannot tell beforehand.
     pub is_kept: Option<bool>,
     /// Whether a write of it is under way.
     pub is_write_pending: bool,
@@ -111,6 +111,7 @@ impl Engine {
     pub fn explain(&self, now: Time, slot: VolumeSlot, block: OriginBlock) -> Option<Explanation> {
         let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
         let block = block.0;
+        let is_pinned = self.superblock.pins(slot).has(block);
         if block >= volume.block_count() {
             return None;
         }
@@ -147,7 +148,7 @@ impl Engine {
             age_ms_max: milliseconds(now, of_segment.opened_at),
             is_recovered: of_segment.is_found,
         });
-        explanation.is_kept = if explanation.is_dirty {
+        explanation.is_kept = if explanation.is_dirty || kind == CopyKind::Data && is_pinned {
             Some(true)
         } else if kind == CopyKind::Data {
             Some(self.replacement.policy.would_keep(position, 1))

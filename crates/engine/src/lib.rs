@@ -34,6 +34,7 @@ pub mod format;
 mod index;
 mod inspect;
 pub mod io;
+mod keep;
 mod log;
 mod mean;
 pub mod options;

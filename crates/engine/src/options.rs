@@ -191,6 +191,12 @@ pub struct VolumeSettings {
     /// Seconds for which a request waits for an origin that does not answer, or answers with errors
     /// that may pass. Zero: its errors are answered as they come, and it may take its time.
     pub origin_timeout_s: u32,
+    /// Percent of the log: clean blocks of a volume that has no more cached are not dropped. At
+    /// most `share_max_percent`.
+    pub share_min_percent: u8,
+    /// Percent of the log: a volume that has as much cached promotes no more. 1 to 100; 100 is no
+    /// bound.
+    pub share_max_percent: u8,
 }
 
 /// Longest `origin_timeout_s`: a day.
@@ -223,6 +229,8 @@ impl VolumeSettings {
             && self.writeback_ios_max <= WRITEBACK_IOS_MAX
             && most <= WRITEBACK_RATE_MAX
             && least <= if most == 0 { WRITEBACK_RATE_MAX } else { most }
+            && (1..=100).contains(&self.share_max_percent)
+            && self.share_min_percent <= self.share_max_percent
     }
 }
 
@@ -249,6 +257,8 @@ impl Default for VolumeSettings {
             writeback_idle_only: false,
             dirty_age_max_s: 600,
             origin_timeout_s: ORIGIN_TIMEOUT_S,
+            share_min_percent: 0,
+            share_max_percent: 100,
         }
     }
 }

@@ -38,6 +38,8 @@ pub enum BypassReason {
     PromotionNhit,
     /// The budget of writes is used up, and the blocks were not missed before.
     CacheWriteBudget,
+    /// The volume has as much of the cache as it may have.
+    ShareMax,
 }
 
 /// Why blocks went to the cache.
@@ -57,11 +59,13 @@ pub enum AdmitReason {
     Cached,
     /// They were written, and may be on the cache device only.
     Dirty,
+    /// They are pinned, and a setting would have kept them out.
+    Pinned,
 }
 
 impl AdmitReason {
     /// All reasons, in the order of [`VolumeCounters::admissions`].
-    pub const ALL: [AdmitReason; 7] = [
+    pub const ALL: [AdmitReason; 8] = [
         AdmitReason::NoLimit,
         AdmitReason::WithinBudget,
         AdmitReason::SeenBefore,
@@ -69,6 +73,7 @@ impl AdmitReason {
         AdmitReason::Repair,
         AdmitReason::Cached,
         AdmitReason::Dirty,
+        AdmitReason::Pinned,
     ];
 
     /// Stable name for metrics and JSON.
@@ -82,6 +87,7 @@ impl AdmitReason {
             AdmitReason::Repair => "repair",
             AdmitReason::Cached => "cached",
             AdmitReason::Dirty => "dirty",
+            AdmitReason::Pinned => "pinned",
         }
     }
 
@@ -93,7 +99,7 @@ impl AdmitReason {
 
 impl BypassReason {
     /// All reasons, in the order of [`VolumeCounters::bypasses`].
-    pub const ALL: [BypassReason; 14] = [
+    pub const ALL: [BypassReason; 15] = [
         BypassReason::Sequential,
         BypassReason::Mode,
         BypassReason::NoRoom,
@@ -108,6 +114,7 @@ impl BypassReason {
         BypassReason::PromoteOnWrite,
         BypassReason::PromotionNhit,
         BypassReason::CacheWriteBudget,
+        BypassReason::ShareMax,
     ];
 
     /// Stable name for metrics and JSON.
@@ -128,6 +135,7 @@ impl BypassReason {
             BypassReason::PromoteOnWrite => "promote_on_write",
             BypassReason::PromotionNhit => "promotion_nhit",
             BypassReason::CacheWriteBudget => "cache_write_budget",
+            BypassReason::ShareMax => "share_max",
         }
     }
 
@@ -148,6 +156,20 @@ impl BypassReason {
                 | BypassReason::PromoteOnWrite
                 | BypassReason::PromotionNhit
                 | BypassReason::CacheWriteBudget
+                | BypassReason::ShareMax
+        )
+    }
+
+    /// Whether pinned blocks are promoted all the same: it is a choice, not a need.
+    pub(crate) fn yields_to_pins(self) -> bool {
+        matches!(
+            self,
+            BypassReason::Sequential
+                | BypassReason::PromoteOnRead
+                | BypassReason::PromoteOnWrite
+                | BypassReason::PromotionNhit
+                | BypassReason::CacheWriteBudget
+                | BypassReason::ShareMax
         )
     }
 }
@@ -193,6 +215,14 @@ pub struct VolumeCounters {
     pub bypasses: [u64; BypassReason::ALL.len()],
     /// Blocks promoted, or written to the log, by reason; see [`AdmitReason::ALL`].
     pub admissions: [u64; AdmitReason::ALL.len()],
+    /// Clean blocks that reclaim appended again since they are pinned.
+    pub pinned_kept_blocks: u64,
+    /// The same for `share_min_percent`.
+    pub share_kept_blocks: u64,
+    /// Clean pinned blocks that reclaim dropped all the same: nothing else was left to drop.
+    pub pinned_dropped_blocks: u64,
+    /// Clean blocks that reclaim dropped though the volume had no more than `share_min_percent`.
+    pub share_dropped_blocks: u64,
     /// Clean blocks with a bad checksum that were read from the origin instead.
     pub repaired_blocks: u64,
     /// Dirty blocks that could not be read and are errors until overwritten.
@@ -333,6 +363,8 @@ pub struct VolumeStatus {
     pub cached_blocks: u64,
     /// Extents in the index.
     pub cached_extents: u64,
+    /// Pinned ranges, in order.
+    pub pinned: Vec<OriginExtent>,
     /// Blocks newer than the origin.
     pub dirty_blocks: u64,
     /// Milliseconds since the oldest dirty block still there was written (or recovered); zero if
@@ -415,6 +447,8 @@ pub struct SetStatus {
     pub free_segments: u32,
     /// Blocks of a segment.
     pub segment_blocks: u32,
+    /// Blocks that pinned ranges and all `share_min` may come to.
+    pub kept_blocks_max: u64,
     /// Blocks the index points at.
     pub cached_blocks: u64,
     /// Blocks newer than their origin.

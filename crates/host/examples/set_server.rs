@@ -46,6 +46,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         mode,
         order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
+        settings: Box::default(),
     })?;
     println!("serving");
     for _ in std::io::stdin().lines() {

@@ -75,6 +75,7 @@ fn attach(server: &Server, name: &str, origin: &Path, mode: CacheMode) {
         mode,
         order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
+        settings: Box::default(),
     };
     server.handle.command_wait(command).unwrap();
 }
@@ -154,6 +155,7 @@ fn a_second_process_is_refused_both_devices() {
         mode: CacheMode::Writeback,
         order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
+        settings: Box::default(),
     };
     assert!(matches!(server.handle.command_wait(again), Err(AdminError::Origin(_))));
     server.stop().unwrap();
@@ -170,6 +172,7 @@ fn names_that_do_not_fit_are_refused() {
         mode: CacheMode::Writeback,
         order: WritebackOrder::Coalescing,
         logical_block_bytes: 512,
+        settings: Box::default(),
     };
     assert!(matches!(server.handle.command_wait(command), Err(AdminError::BadVolume { .. })));
     let command = AdminCommand::Drain { volume: "nobody".into() };

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event, SavedMark};
+use forebay_engine::event::{
+    Command, CommandError, CommandId, DirtyFate, Event, PinChange, SavedMark,
+};
 use forebay_engine::format::superblock::NewVolume;
-use forebay_engine::options::{CacheMode, HostMark, OriginFacts, WritebackOrder};
-use forebay_engine::units::{SECTOR_BYTES, VolumeSlot};
+use forebay_engine::options::{CacheMode, HostMark, OriginFacts, VolumeSettings, WritebackOrder};
+use forebay_engine::units::{BLOCK_BYTES, OriginExtent, SECTOR_BYTES, VolumeSlot};
 
 use crate::behind::{Behind, Dirty};
 use crate::config::Rot;
@@ -45,6 +47,8 @@ struct Pending {
     /// When the oracle was told.
     moment: u64,
     is_cancelled: bool,
+    /// When it was given it would have kept too much in the cache.
+    was_too_much: bool,
 }
 
 /// Commands that have not ended, and how others ended.
@@ -137,6 +141,9 @@ impl World<'_> {
         if let Some(index) = volume {
             self.before_command(index, &command);
         }
+        if let Command::SetCacheSet { settings } = &command {
+            self.life.was_memory_bounded |= settings.memory_max_bytes != u64::MAX;
+        }
         if command == Command::Stop {
             self.life.is_stopping = true;
         }
@@ -147,6 +154,7 @@ impl World<'_> {
             since: self.now,
             moment,
             is_cancelled: false,
+            was_too_much: self.may_be_too_much(&command),
         };
         self.administrator.pending.insert(id, pending);
         let now = self.time();
@@ -158,6 +166,7 @@ impl World<'_> {
         if let Command::Detach { dirty: DirtyFate::Discarded, .. } = command {
             self.before_giving_up(index);
         }
+        self.note_pins_before(index, command);
         let volume = &mut self.volumes[index];
         match command {
             Command::SetMode { mode, .. } => {
@@ -218,6 +227,7 @@ impl World<'_> {
                 logical_block_bytes: volume.config.logical_block_bytes,
                 mode: volume.config.mode,
                 writeback_order: volume.config.order,
+                settings: VolumeSettings::default(),
             },
             facts: self.origin_facts(index),
         };
@@ -312,10 +322,13 @@ impl World<'_> {
         }
         self.check_warnings()?;
         self.life.is_serving = true;
+        let engine = self.engine.as_ref().expect("it serves");
+        self.life.was_memory_bounded |= engine.superblock().settings.memory_max_bytes != u64::MAX;
         self.stats.recoveries += u64::from(self.was_used);
         for index in 0..self.volumes.len() {
             let is_changing = self.is_changing(index);
             let volume = &mut self.volumes[index];
+            volume.pins.settle();
             if !is_changing {
                 volume.entry = TableEntry::Known;
             }
@@ -419,7 +432,12 @@ impl World<'_> {
                     || matches!(pending.command, Command::Explain { .. })
                     || pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
             }
-            CommandError::TableFull | CommandError::NameTaken | CommandError::Invalid => false,
+            CommandError::Invalid => self.is_beyond_volume(pending),
+            CommandError::KeepsTooMuch(_) => {
+                pending.was_too_much || self.may_be_too_much(&pending.command)
+            }
+            CommandError::TooManyRanges => self.are_ranges_many(),
+            CommandError::TableFull | CommandError::NameTaken => false,
         };
         if is_explained {
             return Ok(());
@@ -438,6 +456,7 @@ impl World<'_> {
         result: CommandResult,
     ) -> Result<(), Halt> {
         let is_ok = result.is_ok();
+        self.note_pins_after(index, &pending.command, result)?;
         match pending.command {
             Command::Detach { dirty: DirtyFate::Discarded, .. } if is_ok => {
                 return self.on_given_up(index);
@@ -519,6 +538,32 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Whether any command of the volume is under way.
+    pub(crate) fn is_commanded(&self, index: usize) -> bool {
+        self.administrator.pending.values().any(|pending| pending.volume == Some(index))
+    }
+
+    /// Whether a range was to be pinned that is none of its volume.
+    fn is_beyond_volume(&self, pending: &Pending) -> bool {
+        let (Command::Pin { extent, .. }, Some(index)) = (&pending.command, pending.volume) else {
+            return false;
+        };
+        let end = extent.start.0.saturating_add(extent.block_count);
+        let blocks = self.volumes[index].config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        extent.block_count == 0 || end > blocks
+    }
+
+    /// Changes of pins of a volume that were commanded and have not ended.
+    pub(crate) fn pending_pins(&self, index: usize) -> Vec<(OriginExtent, PinChange)> {
+        let of_volume = self.administrator.pending.values();
+        let pins = of_volume.filter(|pending| pending.volume == Some(index));
+        pins.filter_map(|pending| match pending.command {
+            Command::Pin { extent, change } => Some((extent, change)),
+            _ => None,
+        })
+        .collect()
+    }
+
     fn is_changing(&self, index: usize) -> bool {
         self.administrator.pending.values().any(|pending| {
             let changes = matches!(
@@ -538,6 +583,7 @@ impl World<'_> {
         self.oracle.acknowledge_flush(index, moment);
         let volume = &mut self.volumes[index];
         let slot = volume.slot.take();
+        volume.pins.clear();
         volume.entry = TableEntry::Known;
         volume.is_origin_whole = true;
         volume.is_marked_dirty = false;

@@ -56,7 +56,8 @@ impl World<'_> {
                 format!("{ios} operations under way for {requests} requests of {blocks} blocks");
             return violation("too much I/O is under way", text);
         }
-        self.check_origin_waits()
+        self.check_origin_waits()?;
+        self.check_kept()
     }
 
     /// Nobody waits for an origin for much longer than its volume allows.

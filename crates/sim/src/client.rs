@@ -154,6 +154,7 @@ impl World<'_> {
             self.issue(operation, Owner::Connection(index));
             self.maybe_explain()?;
             self.maybe_administer();
+            self.maybe_pin()?;
         }
         if let Some(requests) = &mut self.life.crash_after_requests {
             if *requests == 0 {

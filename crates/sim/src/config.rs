@@ -49,6 +49,21 @@ const MODELS_PERCENT: u64 = 33;
 const TROUBLED_PERCENT: u64 = 20;
 /// Tells the troubles' source of chance from the others.
 const BESIDE: u64 = 0x7402_B1E5;
+/// The same of how often ranges are pinned.
+const PINS: u64 = 0x0091_4155;
+/// Smallest and largest shares, in percent of the cache.
+const SHARES: [(u8, u8); 10] = [
+    (0, 100),
+    (0, 100),
+    (0, 100),
+    (0, 100),
+    (5, 100),
+    (15, 100),
+    (30, 60),
+    (0, 30),
+    (0, 5),
+    (5, 5),
+];
 /// Where a detach stands among the weights of an administrator.
 const DETACH: usize = 3;
 /// See [`Config::missing_percent`].
@@ -178,6 +193,8 @@ pub struct Config {
     pub cache_timeout_ms: u64,
     /// Share of starts, but for the first and the last, at which an origin cannot be opened.
     pub missing_percent: u64,
+    /// Changes of pinned ranges for a thousand requests.
+    pub pins_permille: u64,
 }
 
 impl Config {
@@ -232,10 +249,12 @@ impl Config {
             host_save_ns: *random.pick(&[MICROSECOND, 10 * MILLISECOND, 500 * MILLISECOND]),
             cache_timeout_ms: *random.pick(&[CACHE_TIMEOUT_MS, CACHE_TIMEOUT_MS, 0, 100]),
             missing_percent: MISSING_PERCENT,
+            pins_permille: 0,
         };
         if is_tight {
             config = config.tight(random);
         }
+        config.pins_permille = *Random::new(random.clone().bits() ^ PINS).pick(&[0, 0, 5, 30]);
         // Drawn beside the rest, so that a world without such troubles stays as it is.
         let mut beside = Random::new(random.clone().bits() ^ BESIDE);
         if is_tight {
@@ -458,6 +477,7 @@ impl Config {
             host_save_ns: MILLISECOND,
             cache_timeout_ms: CACHE_TIMEOUT_MS,
             missing_percent: MISSING_PERCENT,
+            pins_permille: if is_busy { 40 } else { 0 },
         }
     }
 }
@@ -556,6 +576,7 @@ fn volume(random: &mut Random, times: TimesOf) -> VolumeConfig {
 pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
     let mut writeback = random.clone().fork();
     let rate_max_bytes = *writeback.pick(&[0, 0, 0, MIB, 64 * MIB]);
+    let (share_min_percent, share_max_percent) = *writeback.clone().fork().pick(&SHARES);
     VolumeSettings {
         writeback_delay_s: *writeback.pick(&[0, 0, 1, 30, DIRTY_SECONDS_MAX]),
         writeback_rate_min_bytes: *writeback.pick(&[4096, 4096, MIB]),
@@ -568,6 +589,8 @@ pub(crate) fn volume_settings(random: &mut Random) -> VolumeSettings {
         promote_on_read: !writeback.percent(10),
         promote_on_write: !writeback.percent(30),
         promotion_nhit: *writeback.pick(&[1, 1, 1, 2, 15]),
+        share_min_percent,
+        share_max_percent,
         sequential_cutoff_bytes: *random.pick(&[0, 65536, MIB]),
         writeback_percent: *random.pick(&[0, 1, 10, 10, 40, 90, 100]),
         read_ahead_bytes: *random.pick(&[0, 16384, 65536, 65536, 1 << 20]),

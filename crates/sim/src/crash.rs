@@ -3,8 +3,8 @@
 
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
-use forebay_engine::format::superblock::{NewVolume, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::options::{CacheFacts, OriginOpening, WritebackOrder};
+use forebay_engine::format::superblock::{AddVolumeError, NewVolume, SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::options::{CacheFacts, OriginOpening, VolumeSettings, WritebackOrder};
 use forebay_engine::units::VolumeSlot;
 
 use crate::behind::Behind;
@@ -41,10 +41,14 @@ impl World<'_> {
                 logical_block_bytes: volume.config.logical_block_bytes,
                 mode: volume.config.mode,
                 writeback_order: volume.config.order,
+                settings: volume.config.settings,
             };
-            let slot = superblock.add_volume(&new).expect("the table has room");
-            let entry = superblock.volumes[usize::from(slot.0)].as_mut().expect("just added");
-            entry.settings = volume.config.settings;
+            let mut added = superblock.add_volume(&new);
+            if let Err(AddVolumeError::KeepsTooMuch(_)) = added {
+                let settings = VolumeSettings { share_min_percent: 0, ..new.settings };
+                added = superblock.add_volume(&NewVolume { settings, ..new });
+            }
+            added.expect("the table has room");
         }
         for (slot, volume) in (0..).zip(&mut self.volumes) {
             volume.slot = Some(VolumeSlot(slot));
@@ -130,6 +134,7 @@ impl World<'_> {
                 return violation("an unknown volume in the table", entry.name.clone());
             }
         }
+        self.compare_pins(superblock)?;
         for index in 0..self.volumes.len() {
             let volume = &mut self.volumes[index];
             let found = superblock.slots().find(|(_, entry)| entry.name == volume.name);

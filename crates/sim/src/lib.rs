@@ -46,6 +46,7 @@ pub mod oracle;
 mod ordered;
 pub mod pace;
 pub mod payload;
+mod pins;
 #[cfg(feature = "planted-defects")]
 pub mod planted;
 mod pursuit;

@@ -26,6 +26,7 @@ use crate::hang::IoUnderWay;
 use crate::media::Contents;
 use crate::oracle::{History, Mismatch, Oracle};
 use crate::payload::BufferPool;
+use crate::pins::KnownPins;
 use crate::pursuit::Pursuit;
 use crate::random::Random;
 use crate::run::{Missed, Stats};
@@ -160,6 +161,8 @@ pub(crate) struct SimVolume {
     pub(crate) was_in_order: bool,
     /// Where the engine still has it, though it answered that it is detached.
     pub(crate) lingers_in: Option<VolumeSlot>,
+    /// What is pinned.
+    pub(crate) pins: KnownPins,
 }
 
 impl SimVolume {
@@ -182,6 +185,8 @@ pub(crate) struct Life {
     pub(crate) is_stopping: bool,
     pub(crate) is_stopped: bool,
     pub(crate) is_cache_failed: bool,
+    /// The engine had a bound on its memory.
+    pub(crate) was_memory_bounded: bool,
     pub(crate) crash_after_requests: Option<u64>,
     pub(crate) crash_after_steps: Option<u64>,
     pub(crate) crash_after_ios: Option<u64>,
@@ -766,5 +771,6 @@ fn new_volume(
         is_given_up: false,
         was_in_order: false,
         lingers_in: None,
+        pins: KnownPins::default(),
     }
 }

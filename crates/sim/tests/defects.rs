@@ -48,6 +48,10 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             SupersededNotRetained,
             AroundInOrder,
             DiscardNotDurable,
+            PinsForgotten,
+            PinNotDurable,
+            ShareMinIgnored,
+            ShareMaxIgnored,
         ],
     ),
     (

@@ -56,6 +56,8 @@ pub(crate) struct CacheSet {
     pub(crate) segment_count: u32,
     pub(crate) free_segment_count: u32,
     pub(crate) cached_bytes: u64,
+    /// What pinned ranges and `share_min` of all volumes may come to.
+    pub(crate) kept_bytes_max: u64,
     pub(crate) dirty_bytes: u64,
     /// How fast dirty data went home when writeback was last under way.
     pub(crate) writeback_bytes_per_second: Option<u64>,
@@ -159,6 +161,10 @@ pub(crate) struct Settings {
     pub(crate) writeback_idle_only: bool,
     pub(crate) dirty_age_max_s: u32,
     pub(crate) origin_timeout_s: u32,
+    /// Of the cache.
+    pub(crate) share_min_percent: u8,
+    /// Of the cache; 100 is no bound.
+    pub(crate) share_max_percent: u8,
 }
 
 impl From<&VolumeSettings> for Settings {
@@ -178,6 +184,8 @@ impl From<&VolumeSettings> for Settings {
             writeback_idle_only: settings.writeback_idle_only,
             dirty_age_max_s: settings.dirty_age_max_s,
             origin_timeout_s: settings.origin_timeout_s,
+            share_min_percent: settings.share_min_percent,
+            share_max_percent: settings.share_max_percent,
         }
     }
 }
@@ -196,6 +204,12 @@ pub(crate) struct Volume {
     pub(crate) settings: Settings,
     pub(crate) cached_bytes: u64,
     pub(crate) cached_extent_count: u64,
+    /// What is to stay in the cache, in order.
+    pub(crate) pinned_extents: Vec<Extent>,
+    /// Bytes of these.
+    pub(crate) pinned_bytes: u64,
+    /// Bytes of these that are cached.
+    pub(crate) pinned_cached_bytes: u64,
     pub(crate) dirty_bytes: u64,
     pub(crate) dirty_age_ms: u64,
     /// What the origin did not take the last time it was written home; it stays dirty.
@@ -260,6 +274,14 @@ pub(crate) struct VolumeCounters {
     pub(crate) bypassed_block_counts: BTreeMap<String, u64>,
     /// Blocks that should have been promoted and could not, by reason.
     pub(crate) rejected_block_counts: BTreeMap<String, u64>,
+    /// Clean blocks that were kept at reclaim since they are pinned.
+    pub(crate) pinned_kept_block_count: u64,
+    /// Clean blocks that were kept at reclaim for `share_min`.
+    pub(crate) share_kept_block_count: u64,
+    /// Clean pinned blocks that were dropped all the same, for want of room.
+    pub(crate) pinned_dropped_block_count: u64,
+    /// The same of `share_min`.
+    pub(crate) share_dropped_block_count: u64,
     pub(crate) repaired_block_count: u64,
     pub(crate) poisoned_block_count: u64,
     pub(crate) order_lost_block_count: u64,
@@ -336,6 +358,24 @@ pub(crate) struct AttachRequest {
     /// `coalescing` or `ordered`.
     pub(crate) writeback_order: String,
     pub(crate) logical_block_bytes: u32,
+    pub(crate) share_min_percent: u8,
+    pub(crate) share_max_percent: u8,
+}
+
+/// Names a range of a volume: pin, unpin, fetch. The answer to the first two is the [`Extent`] of
+/// whole blocks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RangeRequest {
+    pub(crate) volume: String,
+    pub(crate) offset_bytes: u64,
+    pub(crate) length_bytes: u64,
+}
+
+/// A range was brought into the cache, as far as there was room.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Fetched {
+    /// How much of its whole blocks is there.
+    pub(crate) cached_bytes: u64,
 }
 
 /// Takes a volume off its cache device.
@@ -456,6 +496,10 @@ pub(crate) struct SetRequest {
     pub(crate) dirty_age_max_s: Option<u32>,
     /// Seconds; zero: errors are answered as they come.
     pub(crate) origin_timeout_s: Option<u32>,
+    /// At most `share_max_percent`.
+    pub(crate) share_min_percent: Option<u8>,
+    /// 1 to 100.
+    pub(crate) share_max_percent: Option<u8>,
     /// Below the hard one.
     pub(crate) dirty_soft_percent: Option<u8>,
     pub(crate) dirty_hard_percent: Option<u8>,

@@ -13,8 +13,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 
 use super::api::{
-    AttachRequest, DetachRequest, Detached, Done, ErrorReply, ExplainRequest, Explanation,
-    SetRequest, Status, VolumeRequest,
+    AttachRequest, DetachRequest, Detached, Done, ErrorReply, ExplainRequest, Explanation, Extent,
+    Fetched, RangeRequest, SetRequest, Status, VolumeRequest,
 };
 use super::socket;
 use crate::exit::{Exit, Failure};
@@ -109,6 +109,21 @@ impl AdminClient {
     /// Asks about a block.
     pub(crate) async fn explain(&self, request: &ExplainRequest) -> Result<Explanation, Failure> {
         self.ask("/v1/explain", request).await
+    }
+
+    /// Pins a range; answers with its whole blocks.
+    pub(crate) async fn pin(&self, range: &RangeRequest) -> Result<Extent, Failure> {
+        self.ask("/v1/pin", range).await
+    }
+
+    /// Unpins a range; answers with its whole blocks.
+    pub(crate) async fn unpin(&self, range: &RangeRequest) -> Result<Extent, Failure> {
+        self.ask("/v1/unpin", range).await
+    }
+
+    /// Brings a range into the cache, as far as there is room.
+    pub(crate) async fn fetch(&self, range: &RangeRequest) -> Result<Fetched, Failure> {
+        self.ask("/v1/fetch", range).await
     }
 
     /// Drains a volume.

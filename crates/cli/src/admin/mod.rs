@@ -7,6 +7,7 @@
 pub(crate) mod api;
 pub(crate) mod client;
 mod explain;
+mod ranges;
 mod report;
 pub(crate) mod socket;
 
@@ -123,6 +124,9 @@ fn router(shared: Shared) -> Router {
         .route("/v1/attach", post(post_attach))
         .route("/v1/set", post(post_set))
         .route("/v1/explain", post(explain::post_explain))
+        .route("/v1/pin", post(ranges::post_pin))
+        .route("/v1/unpin", post(ranges::post_unpin))
+        .route("/v1/fetch", post(ranges::post_fetch))
         .route("/v1/drain", post(post_drain))
         .route("/v1/detach", post(post_detach))
         .route("/v1/invalidate", post(post_invalidate))
@@ -188,7 +192,9 @@ async fn outcome_of(handle: &ShardHandle, command: AdminCommand) -> Result<Comma
 }
 
 async fn get_status(State(Shared { handle, .. }): State<Shared>) -> Result<Json<Status>, Failure> {
-    Ok(Json(report::status(&shard_status(&handle).await?)))
+    let mut status = report::status(&shard_status(&handle).await?);
+    ranges::count_pinned(&handle, &mut status).await?;
+    Ok(Json(status))
 }
 
 async fn post_reset(State(Shared { handle, .. }): State<Shared>) -> Answered {
@@ -208,7 +214,12 @@ async fn post_attach(
     let mode = names::parse_mode(&request.cache_mode).map_err(Failure::usage)?;
     let order = names::parse_order(&request.writeback_order).map_err(Failure::usage)?;
     let AttachRequest { name, logical_block_bytes, .. } = request;
-    let attach = AdminCommand::Attach { name, origin, mode, order, logical_block_bytes };
+    let settings = Box::new(VolumeSettings {
+        share_min_percent: request.share_min_percent,
+        share_max_percent: request.share_max_percent,
+        ..VolumeSettings::default()
+    });
+    let attach = AdminCommand::Attach { name, origin, mode, order, logical_block_bytes, settings };
     command(&handle, attach).await
 }
 
@@ -260,33 +271,8 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
         Failure::not_found(format!("no volume is named `{volume}`"))
             .or("`forebay status` lists the volumes")
     })?;
-    let cutoff = request.sequential_cutoff_bytes;
-    let sequential_policy = match &request.sequential_policy {
-        Some(name) => names::parse_sequential_policy(name).map_err(Failure::usage)?,
-        None => current.settings.sequential_policy,
-    };
-    let settings = VolumeSettings {
-        sequential_cutoff_bytes: cutoff.unwrap_or(current.settings.sequential_cutoff_bytes),
-        sequential_policy,
-        promote_on_read: request.promote_on_read.unwrap_or(current.settings.promote_on_read),
-        promote_on_write: request.promote_on_write.unwrap_or(current.settings.promote_on_write),
-        promotion_nhit: request.promotion_nhit.unwrap_or(current.settings.promotion_nhit),
-        writeback_percent: request.writeback_percent.unwrap_or(current.settings.writeback_percent),
-        read_ahead_bytes: request.read_ahead_bytes.unwrap_or(current.settings.read_ahead_bytes),
-        writeback_delay_s: request.writeback_delay_s.unwrap_or(current.settings.writeback_delay_s),
-        writeback_rate_min_bytes: request
-            .writeback_rate_min_bytes
-            .unwrap_or(current.settings.writeback_rate_min_bytes),
-        writeback_rate_max_bytes: request
-            .writeback_rate_max_bytes
-            .unwrap_or(current.settings.writeback_rate_max_bytes),
-        writeback_ios_max: request.writeback_ios_max.unwrap_or(current.settings.writeback_ios_max),
-        writeback_idle_only: request
-            .writeback_idle_only
-            .unwrap_or(current.settings.writeback_idle_only),
-        dirty_age_max_s: request.dirty_age_max_s.unwrap_or(current.settings.dirty_age_max_s),
-        origin_timeout_s: request.origin_timeout_s.unwrap_or(current.settings.origin_timeout_s),
-    };
+    let settings = changed_settings(&current.settings, request)?;
+    refuse_crossed_shares(volume, &settings)?;
     if !(1..=PROMOTION_NHIT_MAX).contains(&settings.promotion_nhit) {
         let nhit = settings.promotion_nhit;
         return Err(Failure::usage(format!("promotion_nhit={nhit} of `{volume}` is out of range"))
@@ -321,6 +307,49 @@ async fn set_volume(handle: &ShardHandle, volume: &str, request: &SetRequest) ->
         return command(handle, AdminCommand::SetMode { volume, mode }).await;
     }
     Ok(Json(Done {}))
+}
+
+/// The settings of a volume with what is asked for.
+fn changed_settings(
+    current: &VolumeSettings,
+    request: &SetRequest,
+) -> Result<VolumeSettings, Failure> {
+    let cutoff = request.sequential_cutoff_bytes;
+    let sequential_policy = match &request.sequential_policy {
+        Some(name) => names::parse_sequential_policy(name).map_err(Failure::usage)?,
+        None => current.sequential_policy,
+    };
+    Ok(VolumeSettings {
+        sequential_cutoff_bytes: cutoff.unwrap_or(current.sequential_cutoff_bytes),
+        sequential_policy,
+        promote_on_read: request.promote_on_read.unwrap_or(current.promote_on_read),
+        promote_on_write: request.promote_on_write.unwrap_or(current.promote_on_write),
+        promotion_nhit: request.promotion_nhit.unwrap_or(current.promotion_nhit),
+        writeback_percent: request.writeback_percent.unwrap_or(current.writeback_percent),
+        read_ahead_bytes: request.read_ahead_bytes.unwrap_or(current.read_ahead_bytes),
+        writeback_delay_s: request.writeback_delay_s.unwrap_or(current.writeback_delay_s),
+        writeback_rate_min_bytes: request
+            .writeback_rate_min_bytes
+            .unwrap_or(current.writeback_rate_min_bytes),
+        writeback_rate_max_bytes: request
+            .writeback_rate_max_bytes
+            .unwrap_or(current.writeback_rate_max_bytes),
+        writeback_ios_max: request.writeback_ios_max.unwrap_or(current.writeback_ios_max),
+        writeback_idle_only: request.writeback_idle_only.unwrap_or(current.writeback_idle_only),
+        dirty_age_max_s: request.dirty_age_max_s.unwrap_or(current.dirty_age_max_s),
+        origin_timeout_s: request.origin_timeout_s.unwrap_or(current.origin_timeout_s),
+        share_min_percent: request.share_min_percent.unwrap_or(current.share_min_percent),
+        share_max_percent: request.share_max_percent.unwrap_or(current.share_max_percent),
+    })
+}
+
+fn refuse_crossed_shares(volume: &str, settings: &VolumeSettings) -> Result<(), Failure> {
+    let (least, most) = (settings.share_min_percent, settings.share_max_percent);
+    if least <= most && (1..=100).contains(&most) {
+        return Ok(());
+    }
+    let text = format!("share_min={least} and share_max={most} of `{volume}` do not fit together");
+    Err(Failure::usage(text).or("share_min is 0 to 100, share_max 1 to 100 and not below it"))
 }
 
 async fn set_cache_set(handle: &ShardHandle, request: &SetRequest) -> Answered {

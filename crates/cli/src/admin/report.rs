@@ -101,6 +101,7 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         segment_count: status.segments,
         free_segment_count: status.free_segments,
         cached_bytes: block_bytes(status.cached_blocks),
+        kept_bytes_max: block_bytes(status.kept_blocks_max),
         dirty_bytes: block_bytes(status.dirty_blocks),
         writeback_bytes_per_second: status.writeback_blocks_per_second.map(block_bytes),
         occupancy: ratio(used_segments.into(), status.segments.into()).unwrap_or(0.0),
@@ -223,11 +224,6 @@ fn volume(status: &VolumeStatus) -> Volume {
     let counters = &status.counters;
     let reads = counters.read_hits + counters.read_misses + counters.read_partial_hits;
     let read_bytes = counters.read_hit_bytes + counters.read_miss_bytes;
-    let counted = BypassReason::ALL.iter().zip(counters.bypasses);
-    let (rejects, bypasses): (Vec<_>, Vec<_>) = counted.partition(|(reason, _)| reason.is_reject());
-    let by_name = |counts: Vec<(&BypassReason, u64)>| {
-        counts.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
-    };
     Volume {
         state: names::volume_state_name(status.state).to_owned(),
         cache_mode: names::mode_name(status.mode).to_owned(),
@@ -236,6 +232,10 @@ fn volume(status: &VolumeStatus) -> Volume {
         settings: (&status.settings).into(),
         cached_bytes: block_bytes(status.cached_blocks),
         cached_extent_count: status.cached_extents,
+        pinned_extents: status.pinned.iter().map(extent).collect(),
+        pinned_bytes: block_bytes(status.pinned.iter().map(|extent| extent.block_count).sum()),
+        // Counted piece by piece: `ranges::count_pinned`.
+        pinned_cached_bytes: 0,
         dirty_bytes: block_bytes(status.dirty_blocks),
         dirty_age_ms: status.dirty_age_ms,
         failed_extents: status.failed_extents.iter().map(extent).collect(),
@@ -245,44 +245,57 @@ fn volume(status: &VolumeStatus) -> Volume {
         origin: origin(&status.origin),
         hit_ratio_requests: ratio(counters.read_hits, reads),
         hit_ratio_bytes: ratio(counters.read_hit_bytes, read_bytes),
-        counters: VolumeCounters {
-            read_hit_count: counters.read_hits,
-            read_miss_count: counters.read_misses,
-            read_partial_hit_count: counters.read_partial_hits,
-            read_hit_bytes: counters.read_hit_bytes,
-            read_miss_bytes: counters.read_miss_bytes,
-            write_count: counters.writes,
-            write_bytes: counters.write_bytes,
-            flush_count: counters.flushes,
-            fua_write_count: counters.fua_writes,
-            discard_count: counters.discards,
-            write_zeroes_count: counters.write_zeroes,
-            prefetch_count: counters.prefetches,
-            error_count: counters.errors,
-            coalesced_miss_count: counters.coalesced_misses,
-            promoted_block_count: counters.promoted_blocks,
-            read_ahead_block_count: counters.read_ahead_blocks,
-            read_ahead_used_block_count: counters.read_ahead_used_blocks,
-            admitted_block_counts: AdmitReason::ALL
-                .iter()
-                .zip(counters.admissions)
-                .map(|(reason, count)| (reason.name().to_owned(), count))
-                .collect(),
-            bypassed_block_counts: by_name(bypasses),
-            rejected_block_counts: by_name(rejects),
-            repaired_block_count: counters.repaired_blocks,
-            poisoned_block_count: counters.poisoned_blocks,
-            order_lost_block_count: counters.order_lost_blocks,
-            lost_block_count: counters.lost_blocks,
-            writeback_block_count: counters.writeback_blocks,
-            writeback_io_count: counters.writeback_ios,
-            writeback_gap_block_count: counters.writeback_gap_blocks,
-            writeback_read_block_count: counters.writeback_read_blocks,
-            writeback_read_io_count: counters.writeback_reads,
-            origin_error_count: counters.origin_errors,
-            origin_retry_count: counters.origin_retries,
-            origin_timeout_count: counters.origin_timeouts,
-            origin_flush_count: counters.origin_flushes,
-        },
+        counters: volume_counters(counters),
+    }
+}
+
+fn volume_counters(counters: &forebay_engine::status::VolumeCounters) -> VolumeCounters {
+    let counted = BypassReason::ALL.iter().zip(counters.bypasses);
+    let (rejects, bypasses): (Vec<_>, Vec<_>) = counted.partition(|(reason, _)| reason.is_reject());
+    let by_name = |counts: Vec<(&BypassReason, u64)>| {
+        counts.into_iter().map(|(reason, count)| (reason.name().to_owned(), count)).collect()
+    };
+    VolumeCounters {
+        read_hit_count: counters.read_hits,
+        read_miss_count: counters.read_misses,
+        read_partial_hit_count: counters.read_partial_hits,
+        read_hit_bytes: counters.read_hit_bytes,
+        read_miss_bytes: counters.read_miss_bytes,
+        write_count: counters.writes,
+        write_bytes: counters.write_bytes,
+        flush_count: counters.flushes,
+        fua_write_count: counters.fua_writes,
+        discard_count: counters.discards,
+        write_zeroes_count: counters.write_zeroes,
+        prefetch_count: counters.prefetches,
+        error_count: counters.errors,
+        coalesced_miss_count: counters.coalesced_misses,
+        promoted_block_count: counters.promoted_blocks,
+        read_ahead_block_count: counters.read_ahead_blocks,
+        read_ahead_used_block_count: counters.read_ahead_used_blocks,
+        admitted_block_counts: AdmitReason::ALL
+            .iter()
+            .zip(counters.admissions)
+            .map(|(reason, count)| (reason.name().to_owned(), count))
+            .collect(),
+        bypassed_block_counts: by_name(bypasses),
+        rejected_block_counts: by_name(rejects),
+        pinned_kept_block_count: counters.pinned_kept_blocks,
+        share_kept_block_count: counters.share_kept_blocks,
+        pinned_dropped_block_count: counters.pinned_dropped_blocks,
+        share_dropped_block_count: counters.share_dropped_blocks,
+        repaired_block_count: counters.repaired_blocks,
+        poisoned_block_count: counters.poisoned_blocks,
+        order_lost_block_count: counters.order_lost_blocks,
+        lost_block_count: counters.lost_blocks,
+        writeback_block_count: counters.writeback_blocks,
+        writeback_io_count: counters.writeback_ios,
+        writeback_gap_block_count: counters.writeback_gap_blocks,
+        writeback_read_block_count: counters.writeback_read_blocks,
+        writeback_read_io_count: counters.writeback_reads,
+        origin_error_count: counters.origin_errors,
+        origin_retry_count: counters.origin_retries,
+        origin_timeout_count: counters.origin_timeouts,
+        origin_flush_count: counters.origin_flushes,
     }
 }

@@ -5,18 +5,21 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use forebay_engine::format::superblock::{AddVolumeError, NewVolume};
-use forebay_engine::options::{CacheMode, WritebackOrder};
+use forebay_engine::options::{CacheMode, VolumeSettings, WritebackOrder};
 use forebay_host::{DeviceSpec, OpenedDevice, offline};
 
 use crate::admin::api::AttachRequest;
 use crate::admin::client::{self, AdminClient};
 use crate::args::{AdminArguments, AttachArguments};
 use crate::commands::format::absolute;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, failure_of_keeping};
 use crate::{lock_holder, names, output, size};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &AttachArguments) -> Result<(), Failure> {
+    if arguments.share_min > arguments.share_max {
+        return Err(Failure::usage("--share-min is more than --share-max").or("lower it"));
+    }
     let cache = absolute(&arguments.cache)?;
     let origin = arguments.origin.absolute().map_err(|error| {
         Failure::failed(format!("cannot make `{}` absolute: {error}", arguments.origin))
@@ -52,6 +55,8 @@ fn attach_online(
         cache_mode: names::mode_name(arguments.cache_mode).to_owned(),
         writeback_order: names::order_name(arguments.writeback_order).to_owned(),
         logical_block_bytes: logical_block(arguments, facts.logical_block_bytes)?,
+        share_min_percent: arguments.share_min,
+        share_max_percent: arguments.share_max,
     };
     client::block_on(daemon.attach(&request))??;
     Ok(facts.size_bytes)
@@ -71,6 +76,8 @@ pub(crate) fn attach_offline(
         cache_mode: mode,
         writeback_order: WritebackOrder::Coalescing,
         logical_block: None,
+        share_min: 0,
+        share_max: 100,
         admin: AdminArguments { admin: None },
     };
     attach_device(cache, origin, &arguments)
@@ -102,6 +109,11 @@ fn attach_device(
         logical_block_bytes: logical_block(arguments, facts.logical_block_bytes)?,
         mode: arguments.cache_mode,
         writeback_order: arguments.writeback_order,
+        settings: VolumeSettings {
+            share_min_percent: arguments.share_min,
+            share_max_percent: arguments.share_max,
+            ..VolumeSettings::default()
+        },
     };
     superblock.add_volume(&new).map_err(|error| cannot_add(&new, error))?;
     superblock.serial += 1;
@@ -115,6 +127,7 @@ fn cannot_add(new: &NewVolume, error: AddVolumeError) -> Failure {
         AddVolumeError::NameTaken => failure.or("choose another --name, or detach that volume"),
         AddVolumeError::TableFull => failure.or("detach a volume first"),
         AddVolumeError::BadName | AddVolumeError::PathTooLong => failure,
+        AddVolumeError::KeepsTooMuch(error) => failure_of_keeping(error),
     }
 }
 

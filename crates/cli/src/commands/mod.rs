@@ -10,6 +10,7 @@ mod explain;
 pub(crate) mod format;
 mod invalidate;
 mod online;
+mod pin;
 mod replay;
 mod serve;
 mod set;
@@ -37,6 +38,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Status(arguments) => status::run(&arguments).map(done),
         Command::Explain(arguments) => explain::run(&arguments).map(done),
         Command::Set(arguments) => set::run(&arguments).map(done),
+        Command::Pin(arguments) => pin::pin(&arguments).map(done),
+        Command::Unpin(arguments) => pin::unpin(&arguments).map(done),
         Command::Drain(arguments) => drain::run(&arguments).map(done),
         Command::Detach(arguments) => detach::run(&arguments).map(done),
         Command::Invalidate(arguments) => invalidate::run(&arguments).map(done),

@@ -16,7 +16,7 @@ use crate::commands::online;
 use crate::exit::Failure;
 use crate::{names, output, size};
 
-const VOLUME_KEYS: [&str; 16] = [
+const VOLUME_KEYS: [&str; 18] = [
     "cache_mode",
     "sequential_cutoff",
     "sequential_policy",
@@ -33,6 +33,8 @@ const VOLUME_KEYS: [&str; 16] = [
     "writeback_idle_only",
     "dirty_age_max",
     "origin_timeout",
+    "share_min",
+    "share_max",
 ];
 const SET_KEYS: [&str; 6] = [
     "memory_max",
@@ -128,6 +130,8 @@ fn apply(request: &mut SetRequest, key: &str, value: &str) -> Result<(), String>
         "origin_timeout" => {
             request.origin_timeout_s = Some(parse_seconds(value, ORIGIN_TIMEOUT_S_MAX)?);
         }
+        "share_min" => request.share_min_percent = Some(parse_within(value, 0, 100)?),
+        "share_max" => request.share_max_percent = Some(parse_within(value, 1, 100)?),
         "cache_write_budget" => {
             request.cache_write_budget_bytes_per_day =
                 Some(parse_size_up_to(value, CACHE_WRITE_BUDGET_MAX)?);
@@ -227,6 +231,8 @@ mod tests {
         assert_eq!(request.writeback_idle_only, Some(true));
         let request = parsed(&["home", "promotion_nhit=2", "promote_on_write=off"]).unwrap();
         assert_eq!((request.promotion_nhit, request.promote_on_write), (Some(2), Some(false)));
+        let request = parsed(&["home", "share_min=10", "share_max=30"]).unwrap();
+        assert_eq!((request.share_min_percent, request.share_max_percent), (Some(10), Some(30)));
         let request = parsed(&["cache_write_budget=20G"]).unwrap();
         assert_eq!(request.cache_write_budget_bytes_per_day, Some(20 << 30));
         assert_eq!(parsed(&["policy=lru"]).unwrap().policy.as_deref(), Some("lru"));
@@ -244,7 +250,10 @@ mod tests {
 
     #[test]
     fn what_cannot_be_set_is_refused() {
-        let bad: [&[&str]; 29] = [
+        let bad: [&[&str]; 32] = [
+            &["home", "share_min=101"],
+            &["home", "share_max=0"],
+            &["share_max=30"],
             &["home", "sequential_policy=sometimes"],
             &["home", "promotion_nhit=0"],
             &["home", "promotion_nhit=16"],

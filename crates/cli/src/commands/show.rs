@@ -8,10 +8,11 @@ use forebay_engine::units::BLOCK_BYTES;
 use forebay_host::state_file::set_id_text;
 use serde::Serialize;
 
-use crate::admin::api::Settings;
+use crate::admin::api::{Extent, Settings};
 use crate::args::ShowArguments;
 use crate::commands::format::absolute;
 use crate::commands::status::bound_text;
+use crate::commands::status_text::extents_text;
 use crate::exit::Failure;
 use crate::inspection::{CacheDevice, Locking, Superblocks};
 use crate::{names, output, size};
@@ -60,6 +61,7 @@ struct VolumeReport {
     cache_mode: &'static str,
     writeback_order: &'static str,
     generation: u64,
+    pinned_extents: Vec<Extent>,
     #[serde(flatten)]
     settings: Settings,
 }
@@ -144,9 +146,15 @@ fn volumes(superblock: &Superblock) -> Vec<VolumeReport> {
         cache_mode: names::mode_name(volume.mode),
         writeback_order: names::order_name(volume.writeback_order),
         generation: volume.generation.0,
+        pinned_extents: volume.pins.iter().map(pinned_extent).collect(),
         settings: (&volume.settings).into(),
     });
     report.collect()
+}
+
+fn pinned_extent((start, end): (u64, u64)) -> Extent {
+    let block = BLOCK_BYTES as u64;
+    Extent { offset_bytes: start * block, length_bytes: (end - start) * block }
 }
 
 fn checkpoint_report(area: usize, checkpoint: &Checkpoint) -> CheckpointReport {
@@ -237,6 +245,9 @@ fn text(text: &mut String, report: &Report) -> std::fmt::Result {
             volume.id,
             volume.generation
         )?;
+        if let Some(extents) = extents_text(&volume.pinned_extents) {
+            writeln!(text, "  pinned      {extents}")?;
+        }
     }
     Ok(())
 }

@@ -170,6 +170,7 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         size::text(volume.dirty_bytes),
         size::text(volume.cached_bytes)
     )?;
+    write_kept(text, volume)?;
     let by_reason = [
         ("admitted", &counters.admitted_block_counts),
         ("bypassed", &counters.bypassed_block_counts),
@@ -193,6 +194,27 @@ fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {
         )?;
     }
     write_troubles(text, volume)
+}
+
+/// What stays in the cache, and bounds on how much that is.
+fn write_kept(text: &mut String, volume: &Volume) -> std::fmt::Result {
+    let settings = &volume.settings;
+    if (settings.share_min_percent, settings.share_max_percent) != (0, 100) {
+        writeln!(
+            text,
+            "  share       {} to {} % of the cache",
+            settings.share_min_percent, settings.share_max_percent
+        )?;
+    }
+    if let Some(extents) = extents_text(&volume.pinned_extents) {
+        writeln!(
+            text,
+            "  pinned      {}, {} of it cached: {extents}",
+            size::text(volume.pinned_bytes),
+            size::text(volume.pinned_cached_bytes)
+        )?;
+    }
+    Ok(())
 }
 
 /// Only if there is something to say; requests that wait a moment are no news.
@@ -224,6 +246,11 @@ fn write_troubles(text: &mut String, volume: &Volume) -> std::fmt::Result {
         ("failed requests", counters.error_count),
         ("origin errors", counters.origin_error_count),
         ("requests that waited too long for the origin", counters.origin_timeout_count),
+        ("pinned blocks dropped for want of room", counters.pinned_dropped_block_count),
+        (
+            "blocks of the smallest share dropped for want of room",
+            counters.share_dropped_block_count,
+        ),
         ("repaired blocks", counters.repaired_block_count),
         ("poisoned blocks", counters.poisoned_block_count),
         ("older copies lost to writeback in order", counters.order_lost_block_count),

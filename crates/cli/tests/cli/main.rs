@@ -17,6 +17,7 @@ mod fuse;
 mod online;
 mod ordered;
 mod origin_stalls;
+mod pins;
 mod recorded;
 mod replay;
 mod serve;

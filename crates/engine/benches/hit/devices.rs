@@ -126,9 +126,9 @@ impl Devices {
             logical_block_bytes: 4096,
             mode: CacheMode::Writeback,
             writeback_order: WritebackOrder::Coalescing,
+            settings,
         };
         superblock.add_volume(&volume).expect("it fits");
-        superblock.volumes[0].as_mut().expect("just added").settings = settings;
         let cache = CacheFacts {
             size_bytes: geometry.device_bytes,
             has_volatile_cache: true,

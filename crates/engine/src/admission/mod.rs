@@ -6,6 +6,8 @@
 //! of the missing blocks were missed before counts as known, so that large ones are not cut into
 //! crumbs.
 //!
+//! Pinned blocks are admitted whatever these settings say, and beyond the volume's `share_max`.
+//!
 //! What became of each block is counted by reason, and the last decisions are remembered by region.
 //!
 //! What this deliberately does not do: decide about dirty data of writeback, which has no other
@@ -100,6 +102,8 @@ impl Engine {
             Err(BypassReason::CacheDegraded)
         } else if !settings.promote_on_read {
             Err(BypassReason::PromoteOnRead)
+        } else if self.is_at_share_max(slot) {
+            Err(BypassReason::ShareMax)
         } else if cutoff > 0 && stream_bytes > cutoff && self.cuts_streams(slot) {
             Err(BypassReason::Sequential)
         } else {
@@ -173,6 +177,7 @@ impl Engine {
     pub(crate) fn admits_read_ahead(&mut self, slot: VolumeSlot) -> bool {
         let budget = self.settings.cache_write_budget_bytes_per_day;
         self.volume(slot).settings.promotion_nhit == 1
+            && !self.is_at_share_max(slot)
             && self.admission.budget.has_tokens(self.now, budget)
     }
 
@@ -199,10 +204,17 @@ impl Engine {
             verdict
         } else if !self.volume(slot).settings.promote_on_write {
             Err(BypassReason::PromoteOnWrite)
-        } else if matches!(unit.kind, UnitKind::Data { .. }) {
-            self.admit(slot, (start, end), 1)
-        } else {
+        } else if !matches!(unit.kind, UnitKind::Data { .. }) {
             Ok(AdmitReason::NoLimit)
+        } else if self.is_at_share_max(slot) {
+            Err(BypassReason::ShareMax)
+        } else {
+            self.admit(slot, (start, end), 1)
+        };
+        let is_pinned = self.superblock.pins(slot).overlaps(start, end);
+        let verdict = match verdict {
+            Err(reason) if is_pinned && reason.yields_to_pins() => Ok(AdmitReason::Pinned),
+            verdict => verdict,
         };
         self.units[key].admission = Some(verdict);
         verdict

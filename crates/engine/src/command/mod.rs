@@ -9,7 +9,7 @@
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, Phase};
 use crate::event::{Command, CommandError, CommandId, DirtyFate, Event, SavedMark};
-use crate::format::superblock::{AddVolumeError, NewVolume};
+use crate::format::superblock::{AddVolumeError, Keeping, NewVolume};
 use crate::index::{Piece, Place};
 use crate::options::{CacheMode, OriginFacts, SetSettings, VolumeSettings, WritebackOrder};
 use crate::payload::Payload;
@@ -18,6 +18,7 @@ use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 
 mod discard;
+mod pins;
 mod stop;
 
 pub(crate) use stop::StopStage;
@@ -31,6 +32,7 @@ enum Goal {
     Discard,
     Invalidate,
     Settings,
+    Pins,
     Order(WritebackOrder),
     Attach,
     /// The volume leaves the table again, as if it had not come.
@@ -46,6 +48,7 @@ impl Goal {
             Goal::Discard
             | Goal::Invalidate
             | Goal::Settings
+            | Goal::Pins
             | Goal::Attach
             | Goal::AbandonAttach => false,
         }
@@ -171,6 +174,7 @@ impl Engine {
                 self.start_volume_command(id, volume, Goal::Order(order));
             }
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
+            Command::Pin { extent, change } => self.change_pins(id, extent, change),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
             Command::Explain { volume, block } => self.start_explaining(id, volume, block),
             Command::Stop => self.start_stop(id),
@@ -214,18 +218,26 @@ impl Engine {
             self.end_command(id, Err(CommandError::Invalid));
             return;
         }
-        self.start_volume_command(id, slot, Goal::Settings);
-        let now = self.now;
-        let Some(volume) = self.volumes.get_mut(usize::from(slot.0)).and_then(Option::as_mut)
-        else {
+        let keeping = Keeping::of(&settings, self.superblock.pins(slot).block_count());
+        if let Err(error) = self.superblock.check_keeping(slot, keeping) {
+            self.end_command(id, Err(error.into()));
             return;
-        };
-        if volume.command.is_some_and(|command| command.id == id) {
+        }
+        self.start_volume_command(id, slot, Goal::Settings);
+        if self.is_command_of(id, slot) {
+            let now = self.now;
+            let volume = self.volume_mut(slot);
             volume.settings = settings;
             volume.ride.look_now(now);
             self.stored_volume(slot).settings = settings;
             self.enter_superblock_stage(slot);
         }
+    }
+
+    /// Whether a command has begun for the volume, and was not refused.
+    fn is_command_of(&self, id: CommandId, slot: VolumeSlot) -> bool {
+        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
+        volume.and_then(|volume| volume.command).is_some_and(|command| command.id == id)
     }
 
     fn set_cache_set(&mut self, id: CommandId, settings: SetSettings) {
@@ -269,6 +281,7 @@ impl Engine {
                     AddVolumeError::TableFull => CommandError::TableFull,
                     AddVolumeError::NameTaken => CommandError::NameTaken,
                     AddVolumeError::BadName | AddVolumeError::PathTooLong => CommandError::Invalid,
+                    AddVolumeError::KeepsTooMuch(error) => error.into(),
                 };
                 self.end_command(id, Err(error));
                 return;
@@ -476,7 +489,7 @@ impl Engine {
                 self.void_volume(slot);
                 self.superblock.volumes[usize::from(slot.0)] = None;
             }
-            Goal::Settings => {}
+            Goal::Settings | Goal::Pins => {}
             Goal::Attach | Goal::AbandonAttach => unreachable!("nobody uses it yet"),
             Goal::Discard => unreachable!("it has left the table"),
         }
@@ -547,6 +560,9 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let mut result = Ok(Some(slot));
+        if command.goal == Goal::Pins && self.is_round_unaware_of_pins() {
+            return;
+        }
         if command.goal == Goal::AbandonAttach {
             self.remove_volume(slot, payload);
             result = Err(CommandError::OriginFailed);

@@ -106,6 +106,17 @@ impl Engine {
         self.room(Stream::Relocate, self.usable_blocks())
     }
 
+    /// Most blocks of an entry of `Stream::Relocate` that is to fill the open segment up.
+    pub(crate) fn relocation_unit_blocks(&self) -> u32 {
+        let most = self.unit_blocks_max();
+        let open = self.log.stream(Stream::Relocate).open;
+        let fitting = open.and_then(|open| {
+            // Its record may take a header.
+            (1..=most).rev().find(|blocks| self.fits_into(open, 1 + blocks))
+        });
+        fitting.unwrap_or(most)
+    }
+
     /// Blocks that `Stream::Client` can take for certain, in entries of any size: an entry that
     /// does not fit any more leaves the rest of a segment empty.
     pub(crate) fn client_room(&self) -> u32 {

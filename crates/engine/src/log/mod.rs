@@ -45,6 +45,16 @@ pub(crate) const DROPS_OF_ROUND: u32 = 8;
 pub(crate) const MOSTLY_DEAD_DIVISOR: u32 = 4;
 /// Segments that promotions leave to writes, so that fills never slow writes.
 pub(crate) const PROMOTE_MARGIN_SEGMENTS: u32 = 2;
+/// Free segments below which segments are reclaimed, of so many.
+pub(crate) fn free_low(segments: u32) -> u32 {
+    RESERVE_SEGMENTS + SPARE_SEGMENTS + (segments / 32).max(4)
+}
+
+/// Free segments at which reclaim rests.
+pub(crate) fn free_target(segments: u32) -> u32 {
+    free_low(segments) + (segments / 64).max(2)
+}
+
 /// Records of a stream under way before further writes wait to share the next one. Enough to keep
 /// an SSD busy, few enough to gather batches.
 pub(crate) const RECORDS_IN_FLIGHT_MAX: usize = 4;

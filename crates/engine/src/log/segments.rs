@@ -71,6 +71,10 @@ pub(crate) struct Segment {
     pub(crate) last_sequence: SequenceNumber,
     pub(crate) flush_needed: FlushNumber,
     pub(crate) open_order: u64,
+    /// Its turn at reclaim, among the clean ones: mostly when it was opened.
+    pub(crate) queue_order: u64,
+    /// One more than the keeper's epoch in which it was full of pinned blocks; zero if in none.
+    pub(crate) held_whole_as_of: u64,
     pub(crate) opened_at: Time,
     /// What is in it may be older than that: it was found at the start.
     pub(crate) is_found: bool,
@@ -142,6 +146,8 @@ impl SegmentTable {
                 last_sequence: SequenceNumber(0),
                 flush_needed: 0,
                 open_order: 0,
+                queue_order: 0,
+                held_whole_as_of: 0,
                 opened_at: Time(0),
                 is_found: false,
                 is_reusable: false,
@@ -234,6 +240,8 @@ impl SegmentTable {
         segment.is_reusable = false;
         segment.last_sequence = SequenceNumber(0);
         segment.open_order = order;
+        segment.queue_order = order;
+        segment.held_whole_as_of = 0;
         segment.opened_at = now;
         segment.is_found = false;
         segment.bits = Arc::new(Bits::new(blocks));

@@ -14,6 +14,7 @@ use crate::index::{Piece, Place};
 use crate::io::{Device, IoKind, IoResult, Slices};
 use crate::log::Stream;
 use crate::log::append::{Checksums, NewEntry};
+use crate::path::Operation;
 use crate::path::read::{Span, blocks_of};
 use crate::payload::{BufferRange, Payload};
 use crate::range_lock::{LockKind, LockOwner};
@@ -77,6 +78,7 @@ impl Engine {
                 next => {
                     let limit = next.map_or(span.end(), |(_, from, _)| from);
                     let to = limit.min(at + u64::from(EXTENT_BLOCKS_MAX));
+                    let (to, reject) = self.reject_of_run(slot, (at, to), reject);
                     self.start_miss(key, span.part(at, to), reject, payload);
                     at = to;
                 }
@@ -140,10 +142,26 @@ impl Engine {
         self.submit_origin_read(slot, whole, IoPurpose::Miss { miss }, payload);
     }
 
+    /// Whether the blocks from the start of a range on are promoted, and up to where that is so.
+    fn reject_of_run(
+        &self,
+        slot: VolumeSlot,
+        (start, end): (u64, u64),
+        reject: Option<BypassReason>,
+    ) -> (u64, Option<BypassReason>) {
+        if !reject.is_some_and(BypassReason::yields_to_pins) {
+            return (end, reject);
+        }
+        let (end, is_pinned) = self.superblock.pins(slot).run(start, end);
+        (end, reject.filter(|_| !is_pinned))
+    }
+
     /// The window to fetch instead of `span`, in a buffer of the engine, if read-ahead is worth it.
     fn widen(&mut self, key: Key, span: &Span, payload: &mut dyn Payload) -> Option<Span> {
-        let request = self.operations[key].request;
-        if request.kind == RequestKind::Prefetch || !self.admits_read_ahead(request.volume) {
+        let Operation { request, admission, .. } = self.operations[key];
+        // What is promoted only for being pinned takes nothing else along.
+        let is_admitted = admission.is_ok() && self.admits_read_ahead(request.volume);
+        if request.kind == RequestKind::Prefetch || !is_admitted {
             return None;
         }
         let (start, end) = self.window_around(request.volume, span)?;
@@ -358,16 +376,26 @@ impl Engine {
         let ends = winners.iter().map(|piece| (piece.start, piece.end())).chain([(end, end)]);
         for (from, to) in ends {
             while at < from {
-                let count = (from - at).min(self.unit_blocks_max().into());
-                self.promote_run(miss, at, count, payload);
-                at += count;
+                let limit = from.min(at + u64::from(self.unit_blocks_max()));
+                let (end, _) = self.superblock.pins(slot).run(at, limit);
+                self.promote_run(miss, at, end - at, payload);
+                at = end;
             }
             at = at.max(to);
         }
     }
 
+    /// Appends blocks that are all pinned, or none of them.
     fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
         let block_count = u32::try_from(count).expect("a unit");
+        // What takes the place of a bad copy adds nothing, if that is still there.
+        let is_repair = miss.repairs.is_some_and(|at| self.is_at(miss.slot, start, at));
+        let is_bounded = !is_repair && !self.superblock.pins(miss.slot).has(start);
+        if is_bounded && self.is_beyond_share_max(miss.slot, count) {
+            let outcome = Outcome::Bypassed(BypassReason::ShareMax);
+            self.note_outcome(miss.operation, (start, count), outcome);
+            return;
+        }
         let standing = self.standing_of_new(miss.slot, start, block_count);
         let (stream, standing) = self.promotion_stream(standing, block_count);
         if !self.has_room(stream, block_count) {
@@ -389,9 +417,12 @@ impl Engine {
         self.volume_mut(miss.slot).counters.promoted_blocks += count;
         self.take_from_budget(count);
         let admission = self.operations[miss.operation].admission;
-        // A repair does not ask.
-        let reason = admission.ok().filter(|_| miss.repairs.is_none());
-        let outcome = Outcome::Admitted(reason.unwrap_or(AdmitReason::Repair));
+        let reason = match miss.repairs {
+            // A repair does not ask.
+            Some(_) => AdmitReason::Repair,
+            None => admission.unwrap_or(AdmitReason::Pinned),
+        };
+        let outcome = Outcome::Admitted(reason);
         self.note_outcome(miss.operation, (start, count), outcome);
         if miss.is_widened {
             for (block, at) in (start..start + count).zip(position.0..) {

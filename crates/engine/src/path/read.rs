@@ -1,5 +1,6 @@
 //! Reads: hits, partial hits, and the search for what is missing.
 
+use crate::admission::Outcome;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::index::{BlankKind, Piece, Place};
@@ -308,10 +309,19 @@ impl Engine {
         pieces.sort_unstable_by_key(|piece| piece.start);
         let mut at = start;
         let end = start + block_count;
+        let is_at_share_max = self.is_at_share_max(slot);
         let gaps = pieces.iter().map(|piece| (piece.start, piece.end())).chain([(end, end)]);
         for (from, to) in gaps {
             while at < from {
-                let count = (from - at).min(u64::from(EXTENT_BLOCKS_MAX));
+                let limit = from.min(at + u64::from(EXTENT_BLOCKS_MAX));
+                let (limit, is_pinned) = self.superblock.pins(slot).run(at, limit);
+                let count = limit - at;
+                if is_at_share_max && !is_pinned {
+                    let outcome = Outcome::Bypassed(BypassReason::ShareMax);
+                    self.note_outcome(key, (at, count), outcome);
+                    at = limit;
+                    continue;
+                }
                 let bytes = count as usize * BLOCK_BYTES;
                 let Some(buffer) = payload.allocate_spare(bytes) else { return };
                 let length = u32::try_from(bytes).expect("1 MiB");

@@ -117,6 +117,7 @@ impl Engine {
         segment.summary_blocks = found.summary_blocks;
         segment.last_sequence = found.last_sequence;
         segment.open_order = found.last_sequence.0;
+        segment.queue_order = segment.open_order;
         segment.entries = found.entries;
         for (crc, block) in found.crcs.iter().zip(0..blocks) {
             let position = self.log.position(id, block);

@@ -6,7 +6,8 @@ use forebay_engine::format::SetId;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::options::{
-    CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, SequentialPolicy, WritebackOrder,
+    CacheFacts, CacheMode, DIRTY_SECONDS_MAX, OriginFacts, SequentialPolicy, VolumeSettings,
+    WritebackOrder,
 };
 use forebay_engine::policy::PolicyKind;
 
@@ -35,6 +36,8 @@ pub(crate) struct Setup {
     pub(crate) promote_on_read: bool,
     pub(crate) promote_on_write: bool,
     pub(crate) promotion_nhit: u8,
+    /// Smallest and largest, in percent, of volume 0.
+    pub(crate) shares: (u8, u8),
     pub(crate) read_ahead_bytes: u32,
     pub(crate) memory_max_bytes: u64,
     /// Bytes a day.
@@ -62,6 +65,7 @@ impl Setup {
             promote_on_read: true,
             promote_on_write: true,
             promotion_nhit: 1,
+            shares: (0, 100),
             read_ahead_bytes: 0,
             memory_max_bytes: u64::MAX,
             cache_write_budget: 0,
@@ -91,6 +95,7 @@ impl Setup {
             logical_block_bytes: 512,
             mode: self.modes[index],
             writeback_order: self.order,
+            settings: VolumeSettings::default(),
         }
     }
 
@@ -130,6 +135,10 @@ impl Setup {
             volume.settings.promote_on_write = self.promote_on_write;
             volume.settings.promotion_nhit = self.promotion_nhit;
             volume.settings.read_ahead_bytes = self.read_ahead_bytes;
+            if index == 0 {
+                (volume.settings.share_min_percent, volume.settings.share_max_percent) =
+                    self.shares;
+            }
             origins.push(self.fresh_origin(slot.0));
         }
         let size = usize::try_from(geometry.device_bytes).expect("devices are small");

@@ -21,6 +21,7 @@ mod ordered;
 mod origin_stalls;
 mod pace;
 mod pacing;
+mod pins;
 mod quiesced;
 mod read_ahead;
 mod reads;

@@ -5,8 +5,7 @@ use std::ops::Range;
 use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, Event};
 use forebay_engine::explain::Explanation;
 use forebay_engine::format::superblock::NewVolume;
-use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_engine::units::{BLOCK_BYTES, OriginBlock, VolumeSlot};
+use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, VolumeSlot};
 
 use super::ShardError;
 use super::exports::{ExportFacts, Target};
@@ -36,7 +35,7 @@ impl Running {
                     SetPhase::Serving | SetPhase::Stopped(_) => answer.send(Ok(())),
                 },
             },
-            Message::Command { id, command, answer } => self.handle_command(id, command, answer),
+            Message::Command { id, command, answer } => self.handle_command(id, *command, answer),
             Message::Cancel(id) => {
                 if let Some(set) = &mut self.set {
                     set.engine.cancel_command(id);
@@ -54,6 +53,7 @@ impl Running {
             Message::BlockMap { volume, blocks, answer } => {
                 answer.send(self.block_map(&volume, &blocks));
             }
+            Message::Fetch { volume, blocks, answer } => self.fetch(&volume, &blocks, answer),
             Message::Explain { id, volume, offset_bytes, answer } => {
                 self.explain(id, volume, offset_bytes, answer);
             }
@@ -182,8 +182,18 @@ impl Running {
         };
         let other = |command| Ok((command, CommandKind::Other));
         let command = match command {
-            ShardCommand::Attach { name, device, mode, order, logical_block_bytes } => {
-                return self.attach(name, *device, (mode, order), logical_block_bytes);
+            ShardCommand::Attach { name, device, mode, order, logical_block_bytes, settings } => {
+                let facts = device.origin_facts();
+                let volume = NewVolume {
+                    name,
+                    origin_path: device.spec().to_string(),
+                    size_bytes: facts.size_bytes,
+                    logical_block_bytes,
+                    mode,
+                    writeback_order: order,
+                    settings: *settings,
+                };
+                return self.attach(volume, *device);
             }
             ShardCommand::Plain(command) => command,
         };
@@ -203,6 +213,14 @@ impl Running {
             AdminCommand::SetVolume { volume, settings } => {
                 other(Command::SetVolume { volume: slot(&volume)?, settings })
             }
+            AdminCommand::Pin { volume, blocks, change } => {
+                let extent = OriginExtent {
+                    volume: slot(&volume)?,
+                    start: OriginBlock(blocks.start),
+                    block_count: blocks.end.saturating_sub(blocks.start),
+                };
+                other(Command::Pin { extent, change })
+            }
             AdminCommand::SetCacheSet { settings } => other(Command::SetCacheSet { settings }),
             AdminCommand::Stop => Ok((Command::Stop, CommandKind::Stop)),
         }
@@ -210,10 +228,8 @@ impl Running {
 
     fn attach(
         &mut self,
-        name: String,
+        volume: NewVolume,
         device: OpenedDevice,
-        (mode, order): (CacheMode, WritebackOrder),
-        logical_block_bytes: u32,
     ) -> Result<(Command, CommandKind), AdminError> {
         let set = self.set.as_ref().expect("the caller has looked");
         // The engine names the slot only when it is done, so one at a time.
@@ -221,21 +237,14 @@ impl Running {
             return Err(AdminError::Engine(CommandError::Busy));
         }
         let found_bytes = device.facts().logical_block_bytes;
-        if found_bytes > logical_block_bytes {
+        let promised_bytes = volume.logical_block_bytes;
+        if found_bytes > promised_bytes {
             let device = device.spec().to_string();
-            let promised_bytes = logical_block_bytes;
             let error = OriginError::LogicalBlock { device, found_bytes, promised_bytes };
             return Err(AdminError::UnsuitableOrigin(error));
         }
         let facts = device.origin_facts();
-        let volume = NewVolume {
-            name: name.clone(),
-            origin_path: device.spec().to_string(),
-            size_bytes: facts.size_bytes,
-            logical_block_bytes,
-            mode,
-            writeback_order: order,
-        };
+        let name = volume.name.clone();
         if let Err(reason) = set.engine.superblock().clone().add_volume(&volume) {
             return Err(AdminError::BadVolume { name, reason });
         }
@@ -247,7 +256,7 @@ impl Running {
             name,
             device: volume.origin_path.clone(),
             size_bytes: facts.size_bytes,
-            logical_block_bytes,
+            logical_block_bytes: volume.logical_block_bytes,
             optimal_io_bytes: facts.optimal_io_bytes,
             is_read_only: false,
             is_rotational: false,

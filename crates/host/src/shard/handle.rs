@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use forebay_engine::error::RecoveryError;
-use forebay_engine::event::{CommandError, CommandId, DirtyFate};
+use forebay_engine::event::{CommandError, CommandId, DirtyFate, PinChange};
 use forebay_engine::explain::Explanation;
+use forebay_engine::format::superblock::PINNED_RANGES_MAX;
 use forebay_engine::options::{CacheMode, SetSettings, VolumeSettings, WritebackOrder};
+use forebay_engine::request::RequestError;
 use forebay_engine::status::BlockState;
 use thiserror::Error;
 
@@ -43,6 +45,8 @@ pub enum AdminCommand {
         order: WritebackOrder,
         /// 512 or 4096.
         logical_block_bytes: u32,
+        /// Settings to start with.
+        settings: Box<VolumeSettings>,
     },
     /// Write everything back, or throw it away, and remove the volume. Refused while clients are
     /// connected.
@@ -82,6 +86,15 @@ pub enum AdminCommand {
         volume: String,
         /// All settings, also the unchanged ones.
         settings: VolumeSettings,
+    },
+    /// Pin blocks of a volume, or unpin them.
+    Pin {
+        /// The volume.
+        volume: String,
+        /// The blocks.
+        blocks: Range<u64>,
+        /// Which of the two.
+        change: PinChange,
     },
     /// Change settings of the set.
     SetCacheSet {
@@ -140,13 +153,19 @@ pub enum AdminError {
         /// Why.
         reason: forebay_engine::format::superblock::AddVolumeError,
     },
+    /// Blocks could not be brought into the cache.
+    #[error("blocks could not be read from the origin ({error:?})")]
+    Fetch {
+        /// Why.
+        error: RequestError,
+    },
     /// The engine refused or failed.
     #[error("{}", command_error_text(*.0))]
     Engine(CommandError),
 }
 
-fn command_error_text(error: CommandError) -> &'static str {
-    match error {
+fn command_error_text(error: CommandError) -> String {
+    let text = match error {
         CommandError::NoSuchVolume => "the volume does not exist or its origin is not open",
         CommandError::Busy => "another command of this volume is under way",
         CommandError::TableFull => "the volume table is full",
@@ -166,8 +185,16 @@ fn command_error_text(error: CommandError) -> &'static str {
         }
         CommandError::Dirty => "the volume has dirty data; drain it first",
         CommandError::Cancelled => "cancelled",
-        CommandError::Invalid => "a setting is out of range",
-    }
+        CommandError::Invalid => "a setting is out of range, or a range outside of the volume",
+        CommandError::KeepsTooMuch(error) => return error.to_string(),
+        CommandError::TooManyRanges => {
+            return format!(
+                "the cache device has room for {PINNED_RANGES_MAX} pinned ranges of all volumes, \
+                 and more would be needed"
+            );
+        }
+    };
+    text.to_owned()
 }
 
 pub(super) type BlockAnswer = Answer<BlockReport, AdminError>;
@@ -245,6 +272,7 @@ pub(crate) enum ShardCommand {
         mode: CacheMode,
         order: WritebackOrder,
         logical_block_bytes: u32,
+        settings: Box<VolumeSettings>,
     },
     /// All others.
     Plain(AdminCommand),
@@ -259,7 +287,7 @@ pub(crate) enum Message {
     Serving(Answer<(), NotServing>),
     Command {
         id: CommandId,
-        command: ShardCommand,
+        command: Box<ShardCommand>,
         answer: CommandAnswer,
     },
     Cancel(CommandId),
@@ -276,6 +304,11 @@ pub(crate) enum Message {
         volume: String,
         offset_bytes: u64,
         answer: BlockAnswer,
+    },
+    Fetch {
+        volume: String,
+        blocks: Range<u64>,
+        answer: Answer<(), AdminError>,
     },
 }
 
@@ -321,7 +354,7 @@ impl ShardHandle {
         let id = CommandId(self.next_command.fetch_add(1, Ordering::Relaxed));
         let answer = Answer::new(answer);
         let command = match command {
-            AdminCommand::Attach { name, origin, mode, order, logical_block_bytes } => {
+            AdminCommand::Attach { name, origin, mode, order, logical_block_bytes, settings } => {
                 match OpenedDevice::open_origin(&origin) {
                     Ok(device) => ShardCommand::Attach {
                         name,
@@ -329,6 +362,7 @@ impl ShardHandle {
                         mode,
                         order,
                         logical_block_bytes,
+                        settings,
                     },
                     Err(error) => {
                         answer.send(Err(error.into()));
@@ -338,7 +372,7 @@ impl ShardHandle {
             }
             plain => ShardCommand::Plain(plain),
         };
-        self.send(Message::Command { id, command, answer });
+        self.send(Message::Command { id, command: Box::new(command), answer });
         Ticket(id)
     }
 
@@ -373,6 +407,18 @@ impl ShardHandle {
         let volume = volume.to_owned();
         let id = CommandId(self.next_command.fetch_add(1, Ordering::Relaxed));
         self.send(Message::Explain { id, volume, offset_bytes, answer: Answer::new(answer) });
+    }
+
+    /// Brings blocks of a volume into the cache, as a client's prefetch does: 4 MiB from the first
+    /// on at most. What finds no room is left out.
+    pub fn fetch(
+        &self,
+        volume: &str,
+        blocks: Range<u64>,
+        answer: impl FnOnce(Result<(), AdminError>) + Send + 'static,
+    ) {
+        let volume = volume.to_owned();
+        self.send(Message::Fetch { volume, blocks, answer: Answer::new(answer) });
     }
 
     /// [`ShardHandle::status`], waiting for the answer.

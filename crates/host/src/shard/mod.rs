@@ -4,6 +4,7 @@ mod admin;
 mod bare;
 mod comeback;
 pub(crate) mod exports;
+mod fetch;
 pub(crate) mod handle;
 pub(crate) mod latency;
 mod run;

@@ -19,6 +19,7 @@ use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
 
 use super::bare::BareRequests;
 use super::exports::{ExportFacts, ExportTable, Target};
+use super::fetch::Fetches;
 use super::handle::{Message, ShardHandle};
 use super::served_set::ServedSet;
 use super::{BareExport, Shard, ShardError};
@@ -60,6 +61,7 @@ pub(super) struct Running {
     pub(super) clock: Clock,
     pub(super) now: Time,
     bare: BareRequests,
+    pub(super) fetches: Fetches,
     messages: Receiver<Message>,
     pub(super) handle: ShardHandle,
     /// The engine may have something to do.
@@ -130,6 +132,7 @@ impl Running {
             clock,
             now,
             bare: BareRequests::new(),
+            fetches: Fetches::default(),
             messages,
             handle,
             is_restless: false,
@@ -358,7 +361,7 @@ impl Running {
             }
         }
         while let Some(reply) = set.engine.poll_reply() {
-            self.replies.push(client_reply(&reply));
+            self.replies.extend(self.fetches.take_reply(reply).map(|reply| client_reply(&reply)));
         }
         set.engine.poll_event()
     }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use forebay_engine::event::Command;
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
-use forebay_engine::options::{CacheMode, DIRTY_SECONDS_MAX, WritebackOrder};
+use forebay_engine::options::{CacheMode, DIRTY_SECONDS_MAX, VolumeSettings, WritebackOrder};
 use forebay_engine::request::{Durability, RequestKind};
 use forebay_engine::units::VolumeSlot;
 
@@ -134,6 +134,7 @@ fn format(size: &ImageSize, ledger: &mut Ledger, random: &mut Random) -> (Media,
             } else {
                 WritebackOrder::Coalescing
             },
+            settings: VolumeSettings::default(),
         };
         superblock.add_volume(&new).expect("the table has room");
         let volume = superblock.volumes[index].as_mut().expect("just added");

@@ -2,7 +2,7 @@
 
 use forebay_engine::error::Place;
 use forebay_engine::format::superblock::{Geometry, NewVolume, SUPERBLOCK_BYTES, Superblock};
-use forebay_engine::options::{CacheMode, WritebackOrder};
+use forebay_engine::options::{CacheMode, VolumeSettings, WritebackOrder};
 
 use super::bytes::{damage, damage_structure, seal};
 use super::{Reached, Target, judge};
@@ -14,6 +14,11 @@ const USED_BYTES: usize = 4096 + 4 * 512;
 const SLOT_FIELDS_BYTES: usize = 48;
 /// The header's fields.
 const HEADER_BYTES: usize = 192;
+/// Where pinned ranges stand, and what of that is in use here.
+const PINS_OFFSET: usize = 256;
+const PINS_BYTES: usize = 24 * 16;
+/// Shares of the cache in a slot.
+const SHARES_OFFSET: usize = 471;
 
 pub(super) const TARGET: Target = Target {
     name: "superblock",
@@ -58,6 +63,12 @@ pub(super) const TARGET: Target = Target {
         "bytes behind the origin path",
         "bytes of a free slot",
         "budget of writes",
+        "smallest share",
+        "largest share",
+        "volume of a pinned range",
+        "start of a pinned range",
+        "end of a pinned range",
+        "bytes behind the pinned ranges",
     ],
     case,
 };
@@ -74,6 +85,15 @@ fn case(random: &mut Random, reached: &mut Reached) -> Result<(), String> {
     if random.percent(30) {
         let slot = 4096 + random.index(2) * 512;
         damage(&mut bytes[slot..slot + SLOT_FIELDS_BYTES], SLOT_FIELDS_BYTES, random);
+        seal(&mut bytes);
+    }
+    if random.percent(20) {
+        damage(&mut bytes[PINS_OFFSET..PINS_OFFSET + PINS_BYTES], PINS_BYTES, random);
+        seal(&mut bytes);
+    }
+    if random.percent(10) {
+        let at = 4096 + random.index(4) * 512 + SHARES_OFFSET;
+        bytes[at + random.index(2)] = random.bits() as u8;
         seal(&mut bytes);
     }
     let length = if random.percent(40) { HEADER_BYTES } else { USED_BYTES };
@@ -107,10 +127,19 @@ fn sample(random: &mut Random) -> Superblock {
             logical_block_bytes: *random.pick(&[512, 4096]),
             mode: *random.pick(&modes),
             writeback_order: *random.pick(&[WritebackOrder::Coalescing, WritebackOrder::Ordered]),
+            settings: VolumeSettings::default(),
         };
         superblock.add_volume(&new).expect("the table has room");
         let volume = superblock.volumes[index as usize].as_mut().expect("just added");
         volume.fingerprint = random.percent(50).then(|| random.bits() as u32);
+        (volume.settings.share_min_percent, volume.settings.share_max_percent) =
+            *random.pick(&[(0, 100), (0, 1), (20, 100), (100, 100), (30, 30)]);
+        let blocks = volume.block_count();
+        for _ in 0..if blocks > 0 { random.below(5) } else { 0 } {
+            let start = random.below(blocks);
+            let block_count = random.between(1..=*random.clone().pick(&[1, 64, 1 << 47]));
+            volume.pins.insert(start, (start + block_count).min(blocks));
+        }
     }
     superblock
 }

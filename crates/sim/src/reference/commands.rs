@@ -3,12 +3,12 @@
 
 use std::collections::VecDeque;
 
-use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate};
-use forebay_engine::format::superblock::{SUPERBLOCK_BYTES, Superblock};
+use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, PinChange};
+use forebay_engine::format::superblock::{Keeping, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::CacheMode;
 use forebay_engine::payload::{BufferId, Payload};
-use forebay_engine::units::VolumeSlot;
+use forebay_engine::units::{OriginExtent, VolumeSlot};
 
 use super::{Fault, Reference, range};
 
@@ -57,6 +57,10 @@ impl Reference {
         let mut left = self.flushes_for(&command);
         let mut buffer = None;
         let changed = self.change_table(&command);
+        if let Ok(TableChange::To(Some(slot))) = changed {
+            // Who attaches may rely on what the origin holds.
+            left.push_back((Device::Origin(slot), IoKind::Flush));
+        }
         if let Ok(TableChange::To(_)) = changed {
             buffer = payload.allocate(SUPERBLOCK_BYTES);
             let Some(buffer) = buffer else {
@@ -114,11 +118,38 @@ impl Reference {
                 entry.writeback_order = *order;
                 return Ok(TableChange::To(None));
             }
+            Command::Pin { extent, change } => {
+                return self.change_pins(extent, *change);
+            }
             _ => return Ok(TableChange::None),
         };
         let entry = self.superblock.volumes.get_mut(usize::from(slot.0));
         let entry = entry.and_then(Option::as_mut).ok_or(CommandError::NoSuchVolume)?;
         entry.mode = mode;
+        Ok(TableChange::To(None))
+    }
+
+    fn change_pins(
+        &mut self,
+        extent: &OriginExtent,
+        change: PinChange,
+    ) -> Result<TableChange, CommandError> {
+        let slot = extent.volume;
+        let entry = self.superblock.volume(slot).ok_or(CommandError::NoSuchVolume)?;
+        let (start, end) = (extent.start.0, extent.start.0.saturating_add(extent.block_count));
+        if start >= end || end > entry.block_count() {
+            return Err(CommandError::Invalid);
+        }
+        let mut pins = entry.pins.clone();
+        match change {
+            PinChange::Pin => pins.insert(start, end),
+            PinChange::Unpin => pins.remove(start, end),
+        }
+        let pinned_blocks = pins.block_count();
+        let keeping = Keeping { pinned_blocks, ..self.superblock.keeping(slot) };
+        self.superblock.check_keeping(slot, keeping).map_err(CommandError::KeepsTooMuch)?;
+        let entry = self.superblock.volumes[usize::from(slot.0)].as_mut();
+        entry.expect("looked up above").pins = pins;
         Ok(TableChange::To(None))
     }
 
@@ -191,6 +222,7 @@ pub(super) fn volume_of(command: &Command) -> Option<VolumeSlot> {
         | Command::Invalidate { volume }
         | Command::SetOrder { volume, .. }
         | Command::SetVolume { volume, .. } => Some(*volume),
+        Command::Pin { extent, .. } => Some(extent.volume),
         Command::Attach { .. }
         | Command::SetCacheSet { .. }
         | Command::Explain { .. }

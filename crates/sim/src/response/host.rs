@@ -15,7 +15,7 @@ use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::{
-    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, WritebackOrder,
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings, WritebackOrder,
 };
 use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
@@ -144,10 +144,12 @@ impl Host {
             // have to be reclaimed, which is another story.
             mode: CacheMode::Writeonly,
             writeback_order: WritebackOrder::Coalescing,
+            settings: VolumeSettings {
+                writeback_percent: sizes.writeback_percent,
+                ..VolumeSettings::default()
+            },
         };
-        let slot = superblock.add_volume(&volume).expect("the table has room");
-        let entry = superblock.volumes[usize::from(slot.0)].as_mut().expect("just added");
-        entry.settings.writeback_percent = sizes.writeback_percent;
+        superblock.add_volume(&volume).expect("the table has room");
         let ssd = Model::Ssd(Ssd::nvme_2019());
         let mut cache = Modelled::new(&ssd, geometry.device_bytes, random.bits());
         let checkpoint = Checkpoint::empty(&geometry).encode(&SET_ID, &geometry);

@@ -9,6 +9,7 @@
 //! The order matters: a drop that is durable while a superseding record is not would, after a
 //! crash, make the block absent, and the dirty data that it had before would be lost.
 
+mod keep;
 mod relocate;
 mod turn;
 mod victims;
@@ -20,10 +21,11 @@ use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, SummaryUser};
 use crate::index::{Piece, Place};
 use crate::log::segments::{SegmentState, Superseded};
-use crate::log::{DROPS_OF_ROUND, RESERVE_SEGMENTS, SPARE_SEGMENTS};
+use crate::log::{DROPS_OF_ROUND, free_low, free_target};
 use crate::payload::Payload;
 use crate::units::{Time, VolumeSlot};
 use crate::wake::{Ended, Waiter};
+use keep::Keeper;
 use relocate::Item;
 pub(crate) use victims::Candidate;
 
@@ -47,10 +49,10 @@ enum State {
     DropFlushing,
 }
 
-struct Victim {
-    segment: u32,
+pub(super) struct Victim {
+    pub(super) segment: u32,
     is_loaded: bool,
-    ranges: Vec<SegmentRange>,
+    pub(super) ranges: Vec<SegmentRange>,
     /// Something dirty could not be appended again: the victim stays.
     is_spared: bool,
 }
@@ -58,7 +60,7 @@ struct Victim {
 #[derive(Default)]
 pub(crate) struct ReclaimJob {
     state: State,
-    victims: Vec<Victim>,
+    pub(super) victims: Vec<Victim>,
     items: Vec<Item>,
     next_item: usize,
     reads_in_flight: usize,
@@ -70,6 +72,8 @@ pub(crate) struct ReclaimJob {
     rests_until: Time,
     /// When segments were first short, of late, and none could be reclaimed.
     in_vain_since: Option<Time>,
+    /// What is kept beside what the policy keeps.
+    pub(super) keeper: Keeper,
 }
 
 impl core::fmt::Debug for ReclaimJob {
@@ -93,18 +97,14 @@ impl ReclaimJob {
 }
 
 impl Engine {
-    fn low_segments(&self) -> u32 {
-        RESERVE_SEGMENTS + SPARE_SEGMENTS + (self.log.segments.len() / 32).max(4)
-    }
-
     /// Whether segments have to be reclaimed.
     pub(crate) fn is_short_of_segments(&self) -> bool {
-        self.log.segments.free_count() < self.low_segments()
+        self.log.segments.free_count() < free_low(self.log.segments.len())
     }
 
     /// Free segments at which reclaim rests.
     pub(crate) fn reclaim_target(&self) -> u32 {
-        self.low_segments() + (self.log.segments.len() / 64).max(2)
+        free_target(self.log.segments.len())
     }
 
     /// Whether reclaim has something to do: for space, or for memory.
@@ -127,7 +127,7 @@ impl Engine {
     }
 
     /// Segments that will be free once a checkpoint is durable.
-    fn dropped_count(&self) -> u32 {
+    pub(super) fn dropped_count(&self) -> u32 {
         let dropped = self.log.segments.iter().filter(|(_, segment)| {
             matches!(segment.state, SegmentState::Dropped(_) | SegmentState::Discarding)
         });
@@ -149,7 +149,7 @@ impl Engine {
             State::Idle if self.is_reclaim_due() => {
                 self.free_segments();
                 self.drop_dead_segments();
-                if self.reclaim.rests_until <= self.now {
+                if self.reclaim.rests_until <= self.now || self.ends_rest() {
                     self.choose_victims();
                 }
             }
@@ -203,6 +203,12 @@ impl Engine {
 
     fn start_relocation(&mut self) {
         if self.reclaim.reads_in_flight > 0 {
+            return;
+        }
+        self.spare_held_victims();
+        if self.reclaim.victims.is_empty() {
+            self.reclaim.state = State::Idle;
+            self.go_on();
             return;
         }
         for index in 0..self.reclaim.victims.len() {
@@ -289,12 +295,14 @@ impl Engine {
             assert_eq!(segment.live, 0);
             segment.state = SegmentState::Dropped(now);
         }
+        self.end_keeping();
         self.reclaim.items.clear();
         self.reclaim.next_item = 0;
         self.reclaim.state = State::Idle;
     }
 
     fn forget_piece(&mut self, slot: VolumeSlot, piece: &Piece) {
+        self.count_forgotten(slot, piece);
         match piece.place {
             Place::Data(_) => {
                 for position in piece.positions() {

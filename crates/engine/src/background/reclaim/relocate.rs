@@ -1,6 +1,7 @@
 //! What is kept of a victim is read, verified and appended again.
 
 use super::State;
+use super::keep::Hold;
 use crate::defects::{Defect, has_defect};
 use crate::engine::{Engine, IoPurpose};
 use crate::format::record::EntryKind;
@@ -24,6 +25,8 @@ pub(super) struct Item {
     pub(super) slot: VolumeSlot,
     pub(super) piece: Piece,
     pub(super) attempts: u8,
+    /// Of what is clean; dirty blocks are never dropped.
+    pub(super) hold: Hold,
 }
 
 impl Engine {
@@ -111,8 +114,10 @@ impl Engine {
     ) -> u32 {
         let count = u32::try_from(item.piece.block_count).expect("data pieces are small");
         let is_dirty = self.log.segments.is_dirty(CacheBlock(position.0 + at));
+        // To the end of the open segment, so that what is kept lies close together.
+        let most = self.relocation_unit_blocks();
         let mut run = 0;
-        while at + run < count && run < self.unit_blocks_max() {
+        while at + run < count && run < most {
             let here = CacheBlock(position.0 + at + run);
             // Rule 1: checked in the step that appends; a block of which something newer has been
             // appended has lost its live bit.
@@ -140,8 +145,8 @@ impl Engine {
         let block_count = u32::try_from(piece.block_count).expect("a unit");
         let is_dirty = self.log.segments.is_dirty(from);
         let is_at_reserve = self.log.segments.free_count() <= RESERVE_SEGMENTS + SPARE_SEGMENTS;
-        if !is_dirty && is_at_reserve {
-            // Rule 11: the reserve is not for clean data.
+        if !is_dirty && item.hold == Hold::Wanted && is_at_reserve {
+            // Rule 11: the reserve is not for clean data that may go.
             return;
         }
         let is_kept_there = is_dirty && self.is_going_home_in_order(item.slot);
@@ -215,7 +220,7 @@ impl Engine {
         }
         if item.attempts < READ_ATTEMPTS_MAX {
             let attempts = item.attempts + 1;
-            self.reclaim.items.push(Item { slot: item.slot, piece, attempts });
+            self.reclaim.items.push(Item { piece, attempts, ..*item });
             return;
         }
         if result.is_err() || !self.has_room_beside_drops(0) {

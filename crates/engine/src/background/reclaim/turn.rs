@@ -1,14 +1,16 @@
 //! The turn of what a victim holds: which blocks are appended again.
 //!
-//! Dirty blocks always are. Of clean ones those that the policy keeps, as far as the round and the
-//! bound on copies allow. While copies are short, only what was used again and again stays in the
-//! main queue; what was used once goes, and is remembered like what goes from the small queue, so
-//! that it need not prove itself again. What came as one extent stays one while half of it is used,
-//! else every extent would end as crumbs.
+//! Dirty blocks always are, and pinned ones; what a smallest share counts on as well
+//! (`keep.rs`). Of other clean ones those that the policy keeps, as far as the round and
+//! the bound on copies allow. While copies are short, only what was used again and again stays in
+//! the main queue; what was used once goes, and is remembered like what goes from the small queue,
+//! so that it need not prove itself again. What came as one extent stays one while half of it is
+//! used, else every extent would end as crumbs.
 
 use alloc::vec::Vec;
 
 use super::Item;
+use super::keep::Hold;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::index::{Piece, Place};
@@ -21,7 +23,7 @@ enum Fate {
     /// Something newer took its place.
     Gone,
     /// It is appended again.
-    Kept,
+    Kept(Hold),
     /// It was used, and would be kept if copies were free.
     Forgone,
     /// It was not used.
@@ -33,18 +35,21 @@ impl Engine {
     pub(super) fn choose_kept(&mut self, slot: VolumeSlot, piece: &Piece, from: Queue) {
         let Place::Data(_) = piece.place else {
             if self.is_piece_dirty(piece) && !has_defect(Defect::BlankNotRelocated) {
-                self.reclaim.items.push(Item { slot, piece: *piece, attempts: 0 });
+                let hold = Hold::Firm;
+                self.reclaim.items.push(Item { slot, piece: *piece, attempts: 0, hold });
             }
             return;
         };
-        let fates = self.take_turn(piece, from);
+        let fates = self.take_turn(slot, piece, from);
         let mut start = piece.start;
         for run in fates.chunk_by(|one, next| one == next) {
             let end = start + run.len() as u64;
             let piece = piece.clip(start, end);
             match run[0] {
                 Fate::Gone => {}
-                Fate::Kept => self.reclaim.items.push(Item { slot, piece, attempts: 0 }),
+                Fate::Kept(hold) => {
+                    self.reclaim.items.push(Item { slot, piece, attempts: 0, hold });
+                }
                 Fate::Forgone => self.note_dropped(slot, &piece, Queue::Small),
                 Fate::Dropped => self.note_dropped(slot, &piece, from),
             }
@@ -52,40 +57,49 @@ impl Engine {
         }
     }
 
-    /// What becomes of each block of a piece. For clean ones it is their turn.
-    fn take_turn(&mut self, piece: &Piece, from: Queue) -> Vec<Fate> {
-        let budget = self.reclaim.keep_budget as usize;
+    /// What becomes of each block of a piece. For clean ones it is their turn, unless they are
+    /// pinned.
+    fn take_turn(&mut self, slot: VolumeSlot, piece: &Piece, from: Queue) -> Vec<Fate> {
+        let is_bounded = self.is_at_share_max(slot);
+        let budget = if is_bounded { 0 } else { self.reclaim.keep_budget as usize };
         let mut clean = 0;
+        // `None` for what is pinned.
         let mut worth = Vec::with_capacity(piece.positions().count());
-        for at in piece.positions() {
+        for (block, at) in (piece.start..).zip(piece.positions()) {
             let is_clean = self.log.segments.is_clean(at);
+            if is_clean && self.holds_pinned(slot, block) {
+                worth.push(None);
+                continue;
+            }
             clean += usize::from(is_clean);
             // Without means nothing is asked, and nothing forgotten.
-            worth.push(match is_clean && budget > 0 {
+            worth.push(Some(match is_clean && budget > 0 {
                 true => self.replacement.policy.turn(at, from),
                 false => Worth::Nothing,
-            });
+            }));
         }
         let is_saving = from == Queue::Main && self.replacement.is_short_of_copies();
         let least = if is_saving { Worth::UsedOften } else { Worth::Used };
-        let used = worth.iter().filter(|worth| **worth >= least).count();
+        let used = worth.iter().flatten().filter(|worth| **worth >= least).count();
         let is_whole = 2 * used >= clean && clean <= budget;
+        // What a share counts on must not be lost for want of room.
+        let hold = if self.has_smallest_share(slot) { Hold::Firm } else { Hold::Wanted };
         let mut left = budget;
-        let fates = piece.positions().zip(worth).map(|(at, worth)| {
-            if !self.log.segments.is_live(at) {
-                Fate::Gone
-            } else if self.log.segments.is_dirty(at) {
-                Fate::Kept
-            } else if left > 0 && (is_whole || worth >= least) {
-                left -= 1;
-                Fate::Kept
-            } else if worth > Worth::Nothing {
-                Fate::Forgone
-            } else {
-                Fate::Dropped
-            }
-        });
-        let fates = fates.collect();
+        let mut fates = Vec::with_capacity(worth.len());
+        for (at, worth) in piece.positions().zip(worth) {
+            fates.push(match worth {
+                _ if !self.log.segments.is_live(at) => Fate::Gone,
+                None => Fate::Kept(Hold::Firm),
+                Some(_) if self.log.segments.is_dirty(at) => Fate::Kept(Hold::Firm),
+                Some(worth) if left > 0 && (is_whole || worth >= least) => {
+                    left -= 1;
+                    Fate::Kept(hold)
+                }
+                Some(_) if self.holds_share(slot) => Fate::Kept(Hold::Firm),
+                Some(worth) if worth > Worth::Nothing => Fate::Forgone,
+                Some(_) => Fate::Dropped,
+            });
+        }
         let copies = budget - left;
         self.reclaim.keep_budget -= u32::try_from(copies).expect("it is a part of it");
         self.replacement.take_copies(copies as u64);

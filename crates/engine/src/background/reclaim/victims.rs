@@ -2,9 +2,10 @@
 
 use alloc::vec::Vec;
 
+use super::keep::KeepLevel;
 use super::{State, VICTIMS_MAX, Victim};
 use crate::engine::Engine;
-use crate::log::segments::SegmentState;
+use crate::log::segments::{Segment, SegmentState};
 use crate::log::{DROPS_OF_ROUND, MOSTLY_DEAD_DIVISOR, RESERVE_SEGMENTS, SPARE_SEGMENTS};
 
 /// A closed segment that could be reclaimed.
@@ -29,6 +30,24 @@ pub(super) const IN_VAIN_MS: u64 = 30_000;
 const STUCK_DIVISOR: u32 = 2;
 
 impl Engine {
+    /// Segments that could be reclaimed, in the order of their turns.
+    fn candidates(&self) -> Vec<Candidate> {
+        let closed = self.log.segments.iter();
+        let closed =
+            closed.filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty());
+        let candidate = |(id, s): (u32, &Segment)| Candidate {
+            order: s.queue_order,
+            id,
+            live: s.live,
+            dirty: s.dirty,
+            retained: s.retained,
+            was_spared: s.was_spared,
+        };
+        let mut candidates: Vec<Candidate> = closed.map(candidate).collect();
+        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        candidates
+    }
+
     pub(super) fn choose_victims(&mut self) {
         let target = self.reclaim_target();
         let soon = self.log.segments.free_count() + self.dropped_count();
@@ -37,35 +56,41 @@ impl Engine {
         if wanted == 0 {
             return;
         }
-        let mut candidates: Vec<Candidate> = self
-            .log
-            .segments
-            .iter()
-            .filter(|(_, s)| s.state == SegmentState::Closed && s.in_flight.is_empty())
-            .map(|(id, s)| Candidate {
-                order: s.open_order,
-                id,
-                live: s.live,
-                dirty: s.dirty,
-                retained: s.retained,
-                was_spared: s.was_spared,
-            })
-            .collect();
-        candidates.sort_unstable_by_key(|candidate| candidate.order);
+        let candidates = self.candidates();
         let mut chosen = self.mostly_dead(&candidates, wanted);
-        let clean: Vec<&Candidate> = candidates.iter().filter(|c| c.dirty == 0).collect();
+        let clean = candidates.iter().filter(|candidate| candidate.dirty == 0);
+        let (held, clean): (Vec<&Candidate>, Vec<&Candidate>) =
+            clean.partition(|candidate| self.is_held_whole(candidate.id));
+        if self.rests_with_what_it_keeps(clean.len()) {
+            return;
+        }
+        let is_needed = self.is_short_of_segments() || for_memory > 0;
+        let is_stuck = chosen.is_empty() && (clean.is_empty() || self.is_keeping_vain(clean.len()));
+        if is_needed && is_stuck && !self.can_writeback_help() {
+            let all = clean.len() + held.len();
+            if self.packs_closer(all) {
+                self.go_on();
+                return;
+            }
+        }
         chosen.extend(self.next_victims(&clean, wanted - chosen.len()));
         let has_dirty = candidates.iter().any(|candidate| candidate.dirty > 0);
         if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
+        let mut keeps_nothing = false;
+        if chosen.is_empty() && self.is_room_exhausted() && !self.can_writeback_help() {
+            keeps_nothing = true;
+            chosen = held.iter().take(wanted).map(|candidate| candidate.id).collect();
+        }
         if chosen.is_empty() && self.is_short_of_segments() {
             let since = *self.reclaim.in_vain_since.get_or_insert(self.now);
             let is_stuck = since.after_ms(IN_VAIN_MS) <= self.now;
-            if is_stuck {
-                chosen = self.least_dirty(&candidates, STUCK_DIVISOR);
-            } else if !self.can_writeback_help() {
-                chosen = self.least_dirty(&candidates, MOSTLY_DEAD_DIVISOR);
+            let is_hopeless = !self.can_writeback_help();
+            if is_stuck || is_hopeless {
+                let divisor = if is_stuck { STUCK_DIVISOR } else { MOSTLY_DEAD_DIVISOR };
+                keeps_nothing = is_hopeless;
+                chosen = self.least_dirty(&candidates, divisor);
             }
         } else {
             self.reclaim.in_vain_since = None;
@@ -74,18 +99,11 @@ impl Engine {
         if chosen.is_empty() {
             return;
         }
-        // Rule 11: begins only if what must be appended fits; clean blocks are kept with half of
-        // the rest. Over the memory bound none is kept: dirty entries always fit, clean ones go.
-        self.reclaim.keep_budget = if self.log.segments.free_count()
-            > RESERVE_SEGMENTS + SPARE_SEGMENTS
-            && for_memory == 0
-            && !self.is_degraded()
-        {
-            let copies = u32::try_from(self.replacement.copies()).unwrap_or(u32::MAX);
-            copies.min(self.relocation_room() / 2)
-        } else {
-            0
-        };
+        self.begin_keeping(clean.len());
+        if keeps_nothing {
+            self.reclaim.keeper.level = KeepLevel::Nothing;
+        }
+        self.reclaim.keep_budget = if for_memory == 0 { self.affordable_copies() } else { 0 };
         for segment in chosen {
             self.log.segments.get_mut(segment).state = SegmentState::Reclaiming;
             let victim = Victim { segment, is_loaded: false, ranges: Vec::new(), is_spared: false };
@@ -93,6 +111,18 @@ impl Engine {
         }
         self.reclaim.state = State::Loading;
         self.go_on();
+    }
+
+    /// Clean blocks that a round may keep. Rule 11: it begins only if what must be appended fits;
+    /// clean blocks are kept with half of the rest. Over the memory bound none is kept: dirty
+    /// entries always fit, clean ones go.
+    fn affordable_copies(&self) -> u32 {
+        let is_at_reserve = self.log.segments.free_count() <= RESERVE_SEGMENTS + SPARE_SEGMENTS;
+        if is_at_reserve || self.is_degraded() {
+            return 0;
+        }
+        let copies = u32::try_from(self.replacement.copies()).unwrap_or(u32::MAX);
+        copies.min(self.relocation_room() / 2)
     }
 
     /// Segments with dirty data of which little is alive: moving that gains most of a segment each,

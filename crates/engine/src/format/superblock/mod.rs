@@ -1,6 +1,7 @@
 //! Superblock and volume table: what is on the device, where, and whose.
 //!
-//! The region is 64 KiB long: a header block and fifteen blocks of volume slots. It stands at the
+//! The region is 64 KiB long: a header block, with the pinned ranges of all volumes in its rest,
+//! and fifteen blocks of volume slots. It stands at the
 //! start of the device and, as a copy, at its end. An update raises the serial number and writes
 //! one place, flushes, writes the other, flushes; so at every moment one place is whole, and the
 //! valid one with the higher serial number decides. Generations and volume ids live here because
@@ -15,16 +16,21 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
-use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings, VolumeSettings};
+use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings};
 use crate::policy::PolicyKind;
 use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 mod geometry;
+mod keep;
+mod pins;
 mod volume_table;
 
 pub use geometry::{
     CACHE_BLOCKS_MAX, Geometry, GeometryError, SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SEGMENTS_MIN,
 };
+pub use keep::{KEPT_PERCENT_MAX, Keeping, KeepsTooMuch};
+use pins::{PIN_TABLE_OFFSET, decode_pins, encode_pins};
+pub use pins::{PINNED_RANGES_MAX, PinnedRanges};
 pub use volume_table::{AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, Volume};
 use volume_table::{SLOT_BYTES, assert_is_new, decode_slot, encode_slot, good_name_bytes};
 
@@ -79,7 +85,7 @@ struct Header {
     cache_write_budget: U64,
 }
 
-const _: () = assert!(size_of::<Header>() == 192);
+const _: () = assert!(size_of::<Header>() == 192 && 192 <= PIN_TABLE_OFFSET);
 
 /// The superblock in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -148,6 +154,7 @@ impl Superblock {
         }
         let slot = self.free_slots().find(|slot| is_usable(*slot));
         let slot = slot.ok_or(AddVolumeError::TableFull)?;
+        self.check_keeping(slot, Keeping::of(&new.settings, 0))?;
         self.volumes[usize::from(slot.0)] = Some(Volume {
             id: VolumeId(self.next_volume_id),
             generation: Generation(1),
@@ -157,7 +164,8 @@ impl Superblock {
             logical_block_bytes: new.logical_block_bytes,
             mode: new.mode,
             writeback_order: new.writeback_order,
-            settings: VolumeSettings::default(),
+            settings: new.settings,
+            pins: PinnedRanges::default(),
             fingerprint: None,
         });
         self.next_volume_id += 1;
@@ -230,6 +238,7 @@ impl Superblock {
             cache_write_budget: self.settings.cache_write_budget_bytes_per_day.into(),
         };
         bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+        encode_pins(&self.volumes, &mut bytes[..BLOCK_BYTES]);
         let slots = bytes[BLOCK_BYTES..].chunks_exact_mut(SLOT_BYTES);
         for (volume, slot) in self.volumes.iter().zip(slots) {
             if let Some(volume) = volume {
@@ -254,7 +263,11 @@ impl Superblock {
         Corrupt::unless_equal(place, "version", FORMAT_VERSION.into(), version.into())?;
         let crc = crc32c(&bytes[4..]);
         Corrupt::unless_equal(place, "checksum", crc.0.into(), header.crc.get().into())?;
-        Corrupt::unless_zero(place, "reserved bytes", &bytes[size_of::<Header>()..BLOCK_BYTES])?;
+        Corrupt::unless_zero(
+            place,
+            "reserved bytes",
+            &bytes[size_of::<Header>()..PIN_TABLE_OFFSET],
+        )?;
         Corrupt::unless_zero(place, "reserved bytes", &header.reserved)?;
         Corrupt::unless_at_most(place, "serial", COUNTER_MAX, header.serial.get())?;
         Corrupt::unless_at_most(place, "next volume id", COUNTER_MAX, header.next_volume_id.get())?;
@@ -267,6 +280,7 @@ impl Superblock {
             }
             volumes.push(volume);
         }
+        decode_pins(place, &bytes[..BLOCK_BYTES], &mut volumes)?;
         let label_bytes = header.label.iter().position(|byte| *byte == 0);
         let (label, rest) = header.label.split_at(label_bytes.unwrap_or(LABEL_BYTES_MAX));
         Corrupt::unless_zero(place, "bytes behind the label", rest)?;

@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::super::COUNTER_MAX;
-use super::{VOLUMES_MAX, decode_text};
+use super::{KeepsTooMuch, PinnedRanges, VOLUMES_MAX, decode_text};
 use crate::error::{Corrupt, Place};
 use crate::options::{
     CacheMode, DIRTY_SECONDS_MAX, ORIGIN_TIMEOUT_S, ORIGIN_TIMEOUT_S_MAX, PROMOTION_NHIT_MAX,
@@ -65,7 +65,12 @@ pub(super) struct Slot {
     no_promotion_on_write: u8,
     /// Misses before the one that promotes: zero in tables that know nothing of it.
     promotion_misses: u8,
-    reserved: [u8; 41],
+    /// Percent of the cache of which clean blocks are not dropped.
+    share_min_percent: u8,
+    /// 100 less the percent of the cache beyond which nothing is promoted: zero in tables that know
+    /// nothing of it.
+    share_max_rest: u8,
+    reserved: [u8; 39],
 }
 
 const _: () = assert!(size_of::<Slot>() == SLOT_BYTES);
@@ -85,6 +90,8 @@ pub struct NewVolume {
     pub mode: CacheMode,
     /// Order of writeback to start with.
     pub writeback_order: WritebackOrder,
+    /// Settings to start with.
+    pub settings: VolumeSettings,
 }
 
 /// A volume of the table.
@@ -108,6 +115,8 @@ pub struct Volume {
     pub writeback_order: WritebackOrder,
     /// Settings.
     pub settings: VolumeSettings,
+    /// What is to stay in the cache.
+    pub pins: PinnedRanges,
     /// CRC32C of the first 64 KiB of the origin, if it was taken at a clean stop and the volume was
     /// not served since.
     pub fingerprint: Option<u32>,
@@ -130,6 +139,17 @@ pub enum AddVolumeError {
     /// The path is too long.
     #[error("the origin's path is longer than {ORIGIN_PATH_BYTES_MAX} bytes; use a symbolic link")]
     PathTooLong,
+    /// Its `share_min` does not fit beside what is kept for others.
+    #[error(transparent)]
+    KeepsTooMuch(#[from] KeepsTooMuch),
+}
+
+impl Volume {
+    /// Blocks of the volume; the last one may be partial.
+    #[must_use]
+    pub fn block_count(&self) -> u64 {
+        self.size_bytes.div_ceil(BLOCK_BYTES as u64)
+    }
 }
 
 pub(super) fn encode_slot(volume: &Volume) -> Slot {
@@ -172,7 +192,9 @@ pub(super) fn encode_slot(volume: &Volume) -> Slot {
         no_promotion_on_read: u8::from(!volume.settings.promote_on_read),
         no_promotion_on_write: u8::from(!volume.settings.promote_on_write),
         promotion_misses: volume.settings.promotion_nhit - 1,
-        reserved: [0; 41],
+        share_min_percent: volume.settings.share_min_percent,
+        share_max_rest: 100 - volume.settings.share_max_percent,
+        reserved: [0; 39],
     }
 }
 
@@ -219,6 +241,8 @@ pub(super) fn decode_slot(
         mode: mode_from_byte(place, raw.mode)?,
         writeback_order,
         settings: decode_settings(place, &raw)?,
+        // They stand elsewhere.
+        pins: PinnedRanges::default(),
         fingerprint: (raw.has_fingerprint == 1).then(|| raw.fingerprint.get()),
     }))
 }
@@ -252,6 +276,10 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
     Corrupt::unless_at_most(place, "promotion on write flag", 1, on_write.into())?;
     let most = (PROMOTION_NHIT_MAX - 1).into();
     Corrupt::unless_at_most(place, "misses before promotion", most, raw.promotion_misses.into())?;
+    Corrupt::unless_at_most(place, "largest share", 99, raw.share_max_rest.into())?;
+    let share_max_percent = 100 - raw.share_max_rest;
+    let most = share_max_percent.into();
+    Corrupt::unless_at_most(place, "smallest share", most, raw.share_min_percent.into())?;
     Ok(VolumeSettings {
         sequential_cutoff_bytes: raw.sequential_cutoff_bytes.get(),
         sequential_policy: decode_sequential_policy(place, raw.sequential_policy)?,
@@ -267,6 +295,8 @@ fn decode_settings(place: Place, raw: &Slot) -> Result<VolumeSettings, Corrupt> 
         writeback_idle_only: raw.writeback_idle_only == 1,
         dirty_age_max_s: age,
         origin_timeout_s: timeout,
+        share_min_percent: raw.share_min_percent,
+        share_max_percent,
     })
 }
 
@@ -366,6 +396,7 @@ mod tests {
             mode: CacheMode::Writeback,
             writeback_order: WritebackOrder::Coalescing,
             settings,
+            pins: PinnedRanges::default(),
             fingerprint: None,
         }
     }
@@ -383,11 +414,13 @@ mod tests {
             promote_on_read: false,
             promote_on_write: false,
             promotion_nhit: PROMOTION_NHIT_MAX,
+            share_min_percent: 40,
+            share_max_percent: 40,
             ..VolumeSettings::default()
         };
         let slot = encode_slot(&volume(settings));
         let bytes = slot.as_bytes();
-        assert_eq!(bytes[467..471], [2, 1, 1, 14]);
+        assert_eq!(bytes[467..473], [2, 1, 1, 14, 40, 60]);
         let decoded = decode_slot(0, bytes, 2).expect("as encoded").expect("in use");
         assert_eq!(decoded.settings, settings);
         let fields = [
@@ -395,6 +428,8 @@ mod tests {
             "promotion on read flag",
             "promotion on write flag",
             "misses before promotion",
+            "smallest share",
+            "smallest share",
         ];
         for (at, field) in (467..).zip(fields) {
             let mut bytes = bytes.to_vec();
