@@ -45,8 +45,8 @@ const REQUEST_NS_MAX: u64 = 120_000_000_000;
 /// within it even by the slowest origin.
 const COMMAND_NS_MAX: u64 = 600_000_000_000;
 /// Both are this much longer in a life with failures or stalls, where the engine waits and tries
-/// again.
-const FAULT_PATIENCE: u64 = 10;
+/// again, and where somebody set a limit to writeback: a full log takes what that lets out of it.
+const LONG_PATIENCE: u64 = 10;
 /// Steps of a run. Of some hundred long runs the longest needed a twentieth of it.
 const STEPS_MAX: u64 = 8_000_000;
 
@@ -423,12 +423,24 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    fn check_patience(&self) -> Result<(), Halt> {
+    /// Whether something is under way for longer than it may be.
+    fn is_late(&self, since: u64, most_ns: u64) -> bool {
+        let waited = self.now - since;
+        if waited <= most_ns {
+            return false;
+        }
         let has_stalls =
             self.cache.stalls() > 0 || self.volumes.iter().any(|volume| volume.origin.stalls() > 0);
-        let patience = if self.has_failures() || has_stalls { FAULT_PATIENCE } else { 1 };
+        let table = self.engine.as_ref().map(|engine| engine.superblock());
+        let mut volumes = table.into_iter().flat_map(|table| table.slots());
+        let is_limited = volumes.any(|(_, volume)| volume.settings.writeback_rate_max_bytes > 0);
+        let is_slow = self.has_failures() || has_stalls || is_limited;
+        !is_slow || waited > most_ns * LONG_PATIENCE
+    }
+
+    fn check_patience(&self) -> Result<(), Halt> {
         if let Some((id, since)) = self.clients.oldest()
-            && self.now - since > REQUEST_NS_MAX * patience
+            && self.is_late(since, REQUEST_NS_MAX)
         {
             // A write may wait for room as long as nothing can be written back.
             if self.volumes.iter().any(|volume| volume.origin.is_gone_for_good())
@@ -440,12 +452,12 @@ impl<'a> World<'a> {
             return violation("stuck: a request is not answered", text);
         }
         if let Some((text, since)) = self.administrator.oldest()
-            && self.now - since > COMMAND_NS_MAX * patience
+            && self.is_late(since, COMMAND_NS_MAX)
         {
             let text = format!("{text}; {}", self.describe_waiting());
             return violation("stuck: a command does not end", text);
         }
-        if !self.life.is_serving && self.now - self.life.began > COMMAND_NS_MAX * patience {
+        if !self.life.is_serving && self.is_late(self.life.began, COMMAND_NS_MAX) {
             return violation("stuck: recovery does not end", self.describe_waiting());
         }
         Ok(())

@@ -104,6 +104,9 @@ impl Engine {
         self.units[key].state = UnitState::Room;
         self.unlock(self.units[key].slot, LockOwner::Unit(key));
         self.settle_claim(key);
+        if self.reclaim.is_resting() {
+            self.go_on();
+        }
     }
 
     /// Whether so many blocks have room beside those that are claimed.

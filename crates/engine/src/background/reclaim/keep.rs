@@ -97,6 +97,12 @@ pub(crate) struct Keeper {
     rests_since: Option<u64>,
 }
 
+impl Keeper {
+    pub(super) fn is_resting(&self) -> bool {
+        self.rests_since.is_some()
+    }
+}
+
 /// What is kept of a segment.
 #[derive(Clone, Copy, Default)]
 struct HeldBlocks {
@@ -222,6 +228,7 @@ impl Engine {
             || self.reclaim.rests_until <= self.now;
         if ends {
             self.reclaim.keeper.rests_since = None;
+            self.reclaim.rests_until = self.now;
         }
         ends
     }

@@ -89,6 +89,11 @@ impl ReclaimJob {
         self.state == State::Idle
     }
 
+    /// Whether it rests with what it keeps, until a write waits for room or more was appended.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.keeper.is_resting()
+    }
+
     /// Whether the drop of this segment is written, and the index is about to forget it.
     pub(crate) fn is_dropping(&self, segment: u32) -> bool {
         matches!(self.state, State::DropCompleting | State::DropFlushing)
@@ -149,7 +154,7 @@ impl Engine {
             State::Idle if self.is_reclaim_due() => {
                 self.free_segments();
                 self.drop_dead_segments();
-                if self.reclaim.rests_until <= self.now || self.ends_rest() {
+                if self.ends_rest() || self.reclaim.rests_until <= self.now {
                     self.choose_victims();
                 }
             }
