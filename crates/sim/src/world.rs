@@ -438,14 +438,16 @@ impl<'a> World<'a> {
         !is_slow || waited > most_ns * LONG_PATIENCE
     }
 
+    fn is_origin_gone(&self) -> bool {
+        self.volumes.iter().any(|volume| volume.origin.is_gone_for_good())
+    }
+
     fn check_patience(&self) -> Result<(), Halt> {
         if let Some((id, since)) = self.clients.oldest()
             && self.is_late(since, REQUEST_NS_MAX)
         {
             // A write may wait for room as long as nothing can be written back.
-            if self.volumes.iter().any(|volume| volume.origin.is_gone_for_good())
-                || self.is_log_held()
-            {
+            if self.is_origin_gone() || self.is_log_held() {
                 return Err(Halt::Crash);
             }
             let text = format!("{}; {}", self.clients.describe(id), self.describe_waiting());
@@ -454,6 +456,10 @@ impl<'a> World<'a> {
         if let Some((text, since)) = self.administrator.oldest()
             && self.is_late(since, COMMAND_NS_MAX)
         {
+            // So may a drain for a flush.
+            if self.is_origin_gone() {
+                return Err(Halt::Crash);
+            }
             let text = format!("{text}; {}", self.describe_waiting());
             return violation("stuck: a command does not end", text);
         }

@@ -63,9 +63,12 @@ impl Engine {
                 continue;
             }
             let has_dirty = volume.dirty_blocks > 0 && (volume.mode.keeps_dirty() || is_stuck);
+            // Not served for a reason of its own: its origin is missing, or could not be flushed
+            // when this life began, and may lose what clients would be shown.
+            let was_quiesced = volume.service == Service::Quiesced;
             volume.service = Service::Quiesced;
             let is_unserved = volume.command.as_ref().is_some_and(VolumeCommand::is_unserved);
-            volume.is_gated = !has_dirty && !is_unserved && volume.facts.is_some();
+            volume.is_gated = !has_dirty && !is_unserved && !was_quiesced && volume.facts.is_some();
             if volume.is_gated {
                 clean_volumes.push(slot);
             }

@@ -75,6 +75,8 @@ pub(crate) struct Segment {
     pub(crate) queue_order: u64,
     /// One more than the keeper's epoch in which it was full of pinned blocks; zero if in none.
     pub(crate) held_whole_as_of: u64,
+    /// The lap of reclaim in which it went to the end of the queue as it was.
+    pub(crate) passed_in_lap: u64,
     pub(crate) opened_at: Time,
     /// What is in it may be older than that: it was found at the start.
     pub(crate) is_found: bool,
@@ -148,6 +150,7 @@ impl SegmentTable {
                 open_order: 0,
                 queue_order: 0,
                 held_whole_as_of: 0,
+                passed_in_lap: 0,
                 opened_at: Time(0),
                 is_found: false,
                 is_reusable: false,
@@ -242,6 +245,7 @@ impl SegmentTable {
         segment.open_order = order;
         segment.queue_order = order;
         segment.held_whole_as_of = 0;
+        segment.passed_in_lap = 0;
         segment.opened_at = now;
         segment.is_found = false;
         segment.bits = Arc::new(Bits::new(blocks));

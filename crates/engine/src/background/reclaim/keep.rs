@@ -15,7 +15,7 @@
 
 use alloc::vec::Vec;
 
-use super::REST_MS;
+use super::{Candidate, REST_MS};
 use crate::background::segment_entries::SegmentRange;
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
@@ -88,8 +88,13 @@ pub(crate) struct Keeper {
     strict_left: u32,
     /// That was done already since reclaim last dropped anything.
     was_strict: bool,
-    /// Segments in a row that went to the end of the queue as they are.
+    /// A lap: each clean segment has its turn once, also where others stand in front of it whose
+    /// turn would come again.
+    lap: u64,
+    /// Segments that went to the end of the queue as they are, in this lap.
     requeued: u32,
+    /// Something was dropped in this lap.
+    has_dropped: bool,
     vain_rounds: u32,
     /// Bytes appended for others, and segments free or about to be, when the last round began.
     last: (u64, u32),
@@ -98,6 +103,12 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
+    fn begin_lap(&mut self) {
+        self.lap += 1;
+        self.requeued = 0;
+        self.has_dropped = false;
+    }
+
     pub(super) fn is_resting(&self) -> bool {
         self.rests_since.is_some()
     }
@@ -161,7 +172,7 @@ impl Engine {
         keeper.was_strict = true;
         keeper.strict_left = u32::try_from(clean_segments).expect("of a segment table") + 1;
         keeper.hint_epoch += 1;
-        keeper.requeued = 0;
+        keeper.begin_lap();
         true
     }
 
@@ -175,16 +186,25 @@ impl Engine {
         }
     }
 
-    /// Whether all of so many clean segments went to the end of the queue.
-    fn has_lapped(&self, clean_segments: usize) -> bool {
-        self.reclaim.keeper.requeued as usize > clean_segments
+    /// Of clean segments, those whose turn has not come in this lap. A lap in which something was
+    /// dropped is followed by another one.
+    pub(super) fn left_in_lap<'a>(&mut self, clean: &[&'a Candidate]) -> Vec<&'a Candidate> {
+        let lap = self.reclaim.keeper.lap + 1;
+        let is_left = |c: &&&Candidate| self.log.segments.get(c.id).passed_in_lap != lap;
+        let left: Vec<&Candidate> = clean.iter().filter(is_left).copied().collect();
+        if left.is_empty() && self.reclaim.keeper.has_dropped {
+            self.reclaim.keeper.begin_lap();
+            return clean.to_vec();
+        }
+        left
     }
 
-    /// Whether rounds gain nothing for what they keep, among so many clean segments: all of them
-    /// went to the end of the queue, or copies took what they gave.
-    pub(super) fn is_keeping_vain(&self, clean_segments: usize) -> bool {
+    /// Whether rounds gain nothing for what they keep, with so many clean segments left in this
+    /// lap: all of them went to the end of the queue, or copies took what they gave.
+    pub(super) fn is_keeping_vain(&self, left_in_lap: usize) -> bool {
         let keeper = &self.reclaim.keeper;
-        self.has_lapped(clean_segments) || keeper.vain_rounds >= VAIN_ROUNDS_SHARES
+        let has_lapped = left_in_lap == 0 && keeper.requeued > 0;
+        has_lapped || keeper.vain_rounds >= VAIN_ROUNDS_SHARES
     }
 
     /// Whether something must go now: writes wait for room and none is about to come, or memory is
@@ -201,10 +221,7 @@ impl Engine {
 
     /// Whether no round is to begin, since the last ones gained nothing and nothing must go: room
     /// is to come from writeback, or there is enough for now.
-    pub(super) fn rests_with_what_it_keeps(&mut self, clean_segments: usize) -> bool {
-        if !self.is_keeping_vain(clean_segments) {
-            return false;
-        }
+    pub(super) fn rests_with_what_it_keeps(&mut self) -> bool {
         if self.can_writeback_help() {
             self.writeback.is_urgent = true;
             self.reclaim.rests_until = self.now.after_ms(REST_MS);
@@ -214,7 +231,7 @@ impl Engine {
         } else {
             return false;
         }
-        self.reclaim.keeper.requeued = 0;
+        self.reclaim.keeper.begin_lap();
         self.reclaim.keeper.vain_rounds = 0;
         true
     }
@@ -233,9 +250,10 @@ impl Engine {
         ends
     }
 
-    /// A round begins, which had so many clean segments to choose from.
-    pub(super) fn begin_keeping(&mut self, clean_segments: usize) {
-        let must_give = self.is_keeping_vain(clean_segments) && self.is_room_exhausted();
+    /// A round begins, which had so many clean segments left in this lap.
+    pub(super) fn begin_keeping(&mut self, left_in_lap: usize) {
+        let is_vain = self.is_keeping_vain(left_in_lap);
+        let must_give = is_vain && self.is_room_exhausted();
         let appended = self.bytes_for_clients();
         let room = self.log.segments.free_count() + self.dropped_count();
         let is_degraded = self.is_degraded();
@@ -247,8 +265,8 @@ impl Engine {
         } else {
             KeepLevel::Shares
         };
-        if keeper.requeued as usize > clean_segments {
-            keeper.requeued = 0;
+        if is_vain {
+            keeper.begin_lap();
         }
         let has_gained = appended != keeper.last.0 || room > keeper.last.1;
         keeper.vain_rounds = if has_gained { 0 } else { keeper.vain_rounds + 1 };
@@ -306,7 +324,7 @@ impl Engine {
     fn requeue(&mut self, segment: u32, held: HeldBlocks) {
         let keeper = &self.reclaim.keeper;
         let is_pinned = held.log_blocks(held.pinned, keeper.vain_rounds) >= self.held_limit();
-        let epoch = self.reclaim.keeper.hint_epoch + 1;
+        let (epoch, lap) = (keeper.hint_epoch + 1, keeper.lap + 1);
         let order = self.log.next_open_order;
         self.log.next_open_order += 1;
         self.reclaim.keeper.requeued += 1;
@@ -315,6 +333,7 @@ impl Engine {
         let state = self.log.segments.get_mut(segment);
         state.state = SegmentState::Closed;
         state.queue_order = order;
+        state.passed_in_lap = lap;
         if is_pinned {
             state.held_whole_as_of = epoch;
         }
@@ -396,7 +415,7 @@ impl Engine {
     /// the choice, so that a choice that is wrong shows.
     pub(super) fn count_forgotten(&mut self, slot: VolumeSlot, piece: &Piece) {
         let Place::Data(position) = piece.place else { return };
-        self.reclaim.keeper.requeued = 0;
+        self.reclaim.keeper.has_dropped = true;
         self.reclaim.keeper.was_strict = false;
         let has_pins = !self.superblock.pins(slot).is_empty() && !self.is_round_unaware_of_pins();
         let share = self.reclaim.keeper.shares.iter().position(|share| share.slot == slot);

@@ -61,11 +61,13 @@ impl Engine {
         let clean = candidates.iter().filter(|candidate| candidate.dirty == 0);
         let (held, clean): (Vec<&Candidate>, Vec<&Candidate>) =
             clean.partition(|candidate| self.is_held_whole(candidate.id));
-        if self.rests_with_what_it_keeps(clean.len()) {
+        let left = self.left_in_lap(&clean);
+        let is_vain = self.is_keeping_vain(left.len());
+        if is_vain && self.rests_with_what_it_keeps() {
             return;
         }
         let is_needed = self.is_short_of_segments() || for_memory > 0;
-        let is_stuck = chosen.is_empty() && (clean.is_empty() || self.is_keeping_vain(clean.len()));
+        let is_stuck = chosen.is_empty() && (clean.is_empty() || is_vain);
         if is_needed && is_stuck && !self.can_writeback_help() {
             let all = clean.len() + held.len();
             if self.packs_closer(all) {
@@ -73,7 +75,8 @@ impl Engine {
                 return;
             }
         }
-        chosen.extend(self.next_victims(&clean, wanted - chosen.len()));
+        let clean = if is_vain { &clean } else { &left };
+        chosen.extend(self.next_victims(clean, wanted - chosen.len()));
         let has_dirty = candidates.iter().any(|candidate| candidate.dirty > 0);
         if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
@@ -99,7 +102,7 @@ impl Engine {
         if chosen.is_empty() {
             return;
         }
-        self.begin_keeping(clean.len());
+        self.begin_keeping(left.len());
         if keeps_nothing {
             self.reclaim.keeper.level = KeepLevel::Nothing;
         }
