@@ -12,6 +12,17 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        18_522_726,
+        "a volume that recovery did not serve, since its origin could not be flushed, was served \
+         from that origin when the cache device failed",
+    ),
+    (
+        18_507_715,
+        "segments full of what is kept came again before others had their turn, and smallest \
+         shares were given up in vain",
+    ),
+    (18_304_627, "smallest shares were given up for free segments that nobody waited for"),
+    (
         17_990_834,
         "each block of a transfer of writeback was read by itself, since the read of the gaps \
          between them had failed: that is right, and the simulator took it for too much I/O",

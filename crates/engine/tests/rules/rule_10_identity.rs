@@ -1,5 +1,6 @@
 //! Rule 10: identity of volumes, generations, and the host state file.
 
+use forebay_engine::CACHE_TIMEOUT_MS;
 use forebay_engine::event::{Command, DirtyFate, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
@@ -219,4 +220,22 @@ fn a_volume_with_dirty_data_is_not_served_without_its_cache() {
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
+}
+
+#[test]
+fn a_volume_that_could_not_be_flushed_at_start_is_not_served_without_its_cache_either() {
+    let mut world = Setup::of(&[CacheMode::Writethrough, CacheMode::Writearound]).start();
+    world.write_now(0, 0, 1, 1);
+    world.kill(|_| Keep::Nothing);
+    world.fails = Some(Box::new(|held| origin::flush(0)(held).then_some(IoError::Media)));
+    world.restart().expect("nothing is damaged");
+    world.fails = Some(Box::new(|held| cache::any(held).then_some(IoError::Gone)));
+    let promoted = world.read(1, 0, 1);
+    world.settle();
+    assert!(world.has_event(&Event::CacheFailed { clean_volumes: vec![VolumeSlot(1)] }));
+    world.save_mark(0, SavedMark::ServedWithoutCache);
+    let read = world.read(0, 0, 1);
+    world.idle_for(CACHE_TIMEOUT_MS + 1);
+    assert!(world.result(read).expect("answered").is_err(), "its origin may still lose it");
+    assert_eq!(world.result(promoted), Some(Ok(())));
 }
