@@ -224,7 +224,7 @@ fn a_volume_with_dirty_data_is_not_served_without_its_cache() {
 
 #[test]
 fn a_volume_that_could_not_be_flushed_at_start_is_not_served_without_its_cache_either() {
-    let mut world = Setup::of(&[CacheMode::Writethrough, CacheMode::Writearound]).start();
+    let mut world = Setup::of(&[CacheMode::Writearound, CacheMode::Writearound]).start();
     world.write_now(0, 0, 1, 1);
     world.kill(|_| Keep::Nothing);
     world.fails = Some(Box::new(|held| origin::flush(0)(held).then_some(IoError::Media)));
