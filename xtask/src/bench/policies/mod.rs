@@ -34,8 +34,9 @@ const QUICK_SEEDS: u32 = 3;
 const USUAL_SIZES: [(u32, u64); 4] = [(14, 1), (12, 16), (20, 1), (20, 16)];
 /// Blocks of an extent: 4 KiB and 64 KiB.
 const EXTENT_BLOCKS: [u64; 2] = [1, 16];
-/// The largest indexes, as powers of two: 67 million extents.
-const LARGEST_LOG2: u32 = 26;
+/// The largest indexes, as powers of two: 134 million extents. Of 64 KiB the largest cache device,
+/// of 4 TiB, has room for half as many, less headers.
+const LARGEST_LOG2: u32 = 27;
 /// Memory that a measurement needs at most, for an extent and for each block: the index or the
 /// chain, whichever is there, with what vectors have to spare; checksums and bits.
 const EXTENT_BYTES: u64 = 60;
