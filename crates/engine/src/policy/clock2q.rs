@@ -12,6 +12,10 @@
 //! full use, looked back over about as many demotions as the cache has blocks. So a short memory,
 //! which does better on most block traces, does not make the cache slow to turn to other blocks.
 //!
+//! When the ring has kept nothing at all for long, nearly all of its room goes to the small queue:
+//! clients then come back to what they used last, and not again, as where a range is read to and
+//! fro, and the oldest block is the right one to lose. The first block that the ring keeps ends it.
+//!
 //! With these shares it misses less than LRU on each of the traces that the advisor is tested with
 //! (`crates/advisor/tests/published.rs`); `docs/policy-figures.md` has the figures.
 
@@ -24,6 +28,12 @@ use crate::units::CacheBlock;
 const SMALL_PERCENT: u64 = 8;
 /// Its share while the main queue is of no use.
 const SMALL_PERCENT_MAX: u64 = 32;
+/// Its share once the main queue has kept nothing for [`IDLE_CACHES`]. What is left is enough to
+/// find out that it would be of use again.
+const SMALL_PERCENT_IDLE: u64 = 96;
+/// Demotions without a block that the main queue kept, in sizes of the cache, after which it is
+/// idle.
+const IDLE_CACHES: u64 = 3;
 /// Demoted blocks that are remembered, as a share of the blocks of the cache.
 const GHOST_PERCENT: u64 = 50;
 /// Share of the cache, the blocks that were placed in the small queue last, in which a hit does not
@@ -63,6 +73,9 @@ impl Clock2q {
 
 /// What the small queue may have: the more the less the main queue is of use, and one in any case.
 fn small_blocks(cache_blocks: u64, use_of_main: &Use) -> u64 {
+    if use_of_main.idle_demotions > cache_blocks * IDLE_CACHES {
+        return (cache_blocks * SMALL_PERCENT_IDLE / 100).max(1);
+    }
     let least = cache_blocks * SMALL_PERCENT / 100;
     let growth = cache_blocks * (SMALL_PERCENT_MAX - SMALL_PERCENT) / 100;
     (least + growth - use_of_main.part_of(growth)).max(1)
@@ -77,30 +90,41 @@ struct Use {
     /// What counts as full use; at least 1.
     full_blocks: u64,
     demotions_per_step: u64,
+    /// Demotions since it kept a block.
+    idle_demotions: u64,
 }
 
 impl Use {
     fn full(cache_blocks: u64) -> Use {
         let full_blocks = (cache_blocks * FULL_USE_PERCENT / 100).max(1);
         let demotions_per_step = cache_blocks.div_ceil(STEPS).max(1);
-        Use { kept_blocks: full_blocks, demotions: 0, full_blocks, demotions_per_step }
+        Use {
+            kept_blocks: full_blocks,
+            demotions: 0,
+            full_blocks,
+            demotions_per_step,
+            idle_demotions: 0,
+        }
     }
 
     /// What was kept counts as much as before.
     fn resize(&mut self, from_blocks: u64, to_blocks: u64) {
         let full = Use::full(to_blocks);
         let kept_blocks = self.kept_blocks * to_blocks / from_blocks.max(1);
-        *self = Use { kept_blocks, demotions: self.demotions, ..full };
+        let Use { demotions, idle_demotions, .. } = *self;
+        *self = Use { kept_blocks, demotions, idle_demotions, ..full };
     }
 
     /// At most twice full use is remembered, so that it does not take long to forget.
     fn on_kept(&mut self) {
+        self.idle_demotions = 0;
         self.kept_blocks = (self.kept_blocks + 1).min(2 * self.full_blocks);
     }
 
     /// Whether something may have changed.
     fn on_demoted(&mut self) -> bool {
         self.demotions += 1;
+        self.idle_demotions += 1;
         if self.demotions < self.demotions_per_step {
             return false;
         }
@@ -332,13 +356,28 @@ mod tests {
         turn(&mut policy, 300, 0);
         let soon = small_blocks(&policy);
         assert!((110..160).contains(&soon), "{soon} after a third of the cache was demoted");
-        turn(&mut policy, 5_000, 0);
-        assert!((315..=320).contains(&small_blocks(&policy)), "{}", small_blocks(&policy));
+        turn(&mut policy, 2_500, 0);
+        let most = small_blocks(&policy);
+        assert!((300..=320).contains(&most), "{most}");
         turn(&mut policy, 5_000, 28);
         let half = small_blocks(&policy);
         assert!((180..220).contains(&half), "{half} at half of full use");
         turn(&mut policy, 5_000, 60);
         assert_eq!(small_blocks(&policy), 80);
+    }
+
+    #[test]
+    fn a_main_queue_that_keeps_nothing_for_long_gives_up_its_room() {
+        let mut policy = policy();
+        turn(&mut policy, 2_900, 0);
+        assert!(small_blocks(&policy) <= 320);
+        turn(&mut policy, 200, 0);
+        assert_eq!(small_blocks(&policy), 960);
+        policy.resize(500);
+        assert_eq!(small_blocks(&policy), 480, "a change of size is no news");
+        turn(&mut policy, 100, 2);
+        let soon = small_blocks(&policy);
+        assert!((150..=160).contains(&soon), "{soon} after two blocks were kept");
     }
 
     #[test]
@@ -368,7 +407,7 @@ mod tests {
                 policy.on_demoted(key(number), 1, Queue::Small);
             }
             let blocks = small_blocks(&policy);
-            assert!(blocks >= 1 && blocks <= (cache_blocks / 3).max(1), "{blocks}");
+            assert!(blocks >= 1 && blocks < cache_blocks.max(2), "{blocks} of {cache_blocks}");
         }
     }
 
