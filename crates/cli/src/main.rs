@@ -9,6 +9,7 @@ mod commands;
 mod daemon;
 mod demo;
 mod exit;
+mod huge_pages;
 mod inspection;
 mod lock_holder;
 mod names;

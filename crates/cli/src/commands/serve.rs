@@ -11,6 +11,7 @@ use crate::args::ServeArguments;
 use crate::commands::format::absolute;
 use crate::daemon::Daemon;
 use crate::exit::Failure;
+use crate::huge_pages;
 use crate::lock_holder;
 
 /// Digits of the set's identity that name its default sockets.
@@ -18,6 +19,7 @@ const NAME_DIGITS: usize = 8;
 
 /// Runs the command.
 pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
+    huge_pages::start_again_with();
     if arguments.exit_with_parent {
         let signal = Some(rustix::process::Signal::TERM);
         rustix::process::set_parent_process_death_signal(signal)

@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 
 use crate::client::NbdClient;
-use crate::support::{Scratch, foreign, has_tool};
+use crate::support::{Scratch, Server, foreign, has_tool};
 
 #[test]
 fn a_bare_device_is_served_to_foreign_clients() {
@@ -44,6 +45,22 @@ fn a_volume_is_served_to_foreign_clients() {
     let output = foreign("qemu-io", &arguments);
     assert!(!output.contains("verification failed"), "{output}");
     assert_eq!(server.terminate(), Some(0));
+}
+
+#[cfg(target_env = "gnu")]
+#[test]
+fn the_daemon_asks_for_huge_pages_unless_the_administrator_says_otherwise() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let tunables = |server: Server| {
+        let environment = server.environment();
+        environment.into_iter().find(|variable| variable.starts_with("GLIBC_TUNABLES="))
+    };
+    let wanted = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1";
+    assert_eq!(tunables(scratch.serve()).as_deref(), Some(wanted));
+    let none = Path::new("glibc.malloc.hugetlb=0");
+    let server = scratch.serve_with(&["cache.img"], &[("GLIBC_TUNABLES", none)]);
+    assert_eq!(tunables(server).as_deref(), Some("GLIBC_TUNABLES=glibc.malloc.hugetlb=0"));
 }
 
 #[test]

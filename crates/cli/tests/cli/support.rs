@@ -235,6 +235,12 @@ impl Server {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
+    /// What its environment was when it last started, variables in the form NAME=VALUE.
+    pub(crate) fn environment(&self) -> Vec<String> {
+        let bytes = fs::read(format!("/proc/{}/environ", self.child.id())).expect("it runs");
+        String::from_utf8_lossy(&bytes).split('\0').map(str::to_owned).collect()
+    }
+
     /// Connects to the volume.
     #[track_caller]
     pub(crate) fn client(&self) -> NbdClient {

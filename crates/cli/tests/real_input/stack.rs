@@ -234,9 +234,21 @@ impl Mount {
         Mount(folder.to_owned())
     }
 
+    /// Between fork and exec a program that another test starts holds what is open here, so that
+    /// the mount is busy for a moment.
     #[track_caller]
     pub(crate) fn unmount(self) {
-        succeed(program("umount").arg(&self.0));
+        let mut refused = String::new();
+        let unmounted =
+            process::poll(|| match end(program("umount").arg(&self.0)).and_then(Ended::success) {
+                Ok(_) => Some(()),
+                Err(description) if description.contains("target is busy") => {
+                    refused = description;
+                    None
+                }
+                Err(description) => panic!("{description}"),
+            });
+        assert!(unmounted.is_some(), "{refused}");
         std::mem::forget(self);
     }
 }

@@ -97,16 +97,16 @@ fn size_bounds(size: &Size, sizes: &[Size]) -> Vec<Bound> {
     };
     vec![
         Bound::new(
-            title("index and ghost, bytes an extent"),
+            title("index, ghost and checksums, bytes an extent beyond 4 for each cached block"),
             Limit::AtMost(20.0),
             "",
-            Spread::of([size.index_and_ghost_per_extent()]),
+            Spread::of([size.beyond_checksums_per_extent()]),
         ),
         Bound::new(
-            title("checksums, bytes a cached block"),
-            Limit::AtMost(4.0),
-            "",
-            Spread::of([size.checksums_per_block()]),
+            title("all of that and the bits, memory for 1 TiB of cached blocks"),
+            Limit::AtMost(if size.extent_blocks == 1 { 6.0 } else { 1.4 }),
+            " GiB",
+            Spread::of([size.memory_gib_per_tib()]),
         ),
         Bound::new(
             title("dependent cache misses of a hit (estimated)"),

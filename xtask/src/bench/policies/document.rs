@@ -228,7 +228,8 @@ The engine alone (`crates/engine/benches/hit`): random reads of 4 KiB that hit, 
 a device that answers at once and copies nothing. A request, its operation, its completion and its
 reply are part of it, and the checksum of the block. The policy is
 clock2q. Beside it a pointer chase: a chain of cache lines in random order, through as much
-memory as index, checksums and bits take.
+memory as index, checksums and bits take. The memory of both has huge pages, as the daemon's has
+(`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`).
 
 How many cache misses a hit waits for is estimated, since a machine need not let programs count
 them: what the hit takes beyond one in the smallest index, in steps of the chase. Misses that
@@ -248,6 +249,7 @@ fn memory_table(sizes: &[Size]) -> String {
         "index and ghost",
         "checksums, a block",
         "bits, a block",
+        "GiB for 1 TiB",
     ];
     let rows = sizes.iter().map(|size| {
         let per_extent = |bytes: u64| number(bytes as f64 / size.extents as f64, 2);
@@ -258,16 +260,18 @@ fn memory_table(sizes: &[Size]) -> String {
             number(size.index_and_ghost_per_extent(), 2),
             per_block(size.checksum_bytes),
             per_block(size.bits_bytes),
+            number(size.memory_gib_per_tib(), 2),
         ];
         [index(size).to_vec(), figures.to_vec()].concat()
     });
     "\
 ## Memory
 
-Bytes an extent by the engine's own count, beyond what an empty cache takes, and bytes a cached
-block. Headers in the log have a checksum, too, which is why there is a little more than one a
-block. The ghost is that of clock2q when it remembers as much as it can of such extents: 64 KiB are
-one entry. Before the cache demotes anything it has a sixteenth of what single blocks take.
+Bytes an extent by the engine's own count, beyond what an empty cache takes, bytes a cached block,
+and all of it for 1 TiB of cached blocks. Headers in the log have a checksum, too, which is why
+there is a little more than one a block; the bound above counts what they take with the index. The
+ghost is that of clock2q when it remembers as much as it can of such extents: 64 KiB are one entry.
+Before the cache demotes anything it has a sixteenth of what single blocks take.
 
 "
     .to_owned()

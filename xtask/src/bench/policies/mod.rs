@@ -26,6 +26,8 @@ use crate::{Outcome, process};
 const DOCUMENT: &str = "docs/policy-figures.md";
 /// Names the folder of traces that are not in the repository.
 const TRACES: &str = "FOREBAY_TRACES";
+/// Huge pages for what is measured, as the daemon has them.
+const TUNABLES: (&str, &str) = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1");
 /// Seeds of the shift, for a median.
 const SEEDS: u32 = 15;
 const QUICK_SEEDS: u32 = 3;
@@ -41,6 +43,8 @@ const LARGEST_LOG2: u32 = 27;
 /// chain, whichever is there, with what vectors have to spare; checksums and bits.
 const EXTENT_BYTES: u64 = 60;
 const BLOCK_BYTES: u64 = 8;
+/// A CRC-32C.
+const CHECKSUM_BYTES: u64 = 4;
 
 /// How much to measure.
 #[derive(clap::Args)]
@@ -185,8 +189,18 @@ impl Size {
         (self.index_bytes + self.ghost_bytes) as f64 / self.extents as f64
     }
 
-    fn checksums_per_block(&self) -> f64 {
-        self.checksum_bytes as f64 / self.blocks() as f64
+    /// What index, ghost and checksums take beyond the checksums of cached blocks: those of headers
+    /// in the log count here.
+    fn beyond_checksums_per_extent(&self) -> f64 {
+        let of_blocks = (self.blocks() * CHECKSUM_BYTES) as f64;
+        self.index_and_ghost_per_extent()
+            + (self.checksum_bytes as f64 - of_blocks) / self.extents as f64
+    }
+
+    fn memory_gib_per_tib(&self) -> f64 {
+        let bytes = self.index_bytes + self.ghost_bytes + self.checksum_bytes + self.bits_bytes;
+        let cached_bytes = self.blocks() * 4096;
+        bytes as f64 / cached_bytes as f64 * 1024.0
     }
 
     /// Dependent cache misses of a hit, as the pointer chase has them: what a hit takes beyond one
@@ -327,7 +341,7 @@ fn bench<T: for<'a> Deserialize<'a>>(
 ) -> anyhow::Result<Vec<T>> {
     let mut command = process::cargo();
     command.args(["bench", "--quiet", "--locked", "--package", package, "--bench", name, "--"]);
-    command.args(arguments).current_dir(workspace.root());
+    command.args(arguments).current_dir(workspace.root()).env(TUNABLES.0, TUNABLES.1);
     let text = interrupt::capture(&mut command)?;
     let read = |line| serde_json::from_str(line).with_context(|| format!("not JSON: {line}"));
     text.lines().map(read).collect()
