@@ -107,8 +107,7 @@ check_file_system() {
 prepare() {
     find_disks
     must "format" forebay format $CACHE
-    must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback \
-        --state-dir $STATE
+    must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
     serve
     connect
     make_file_system $1 $DEVICE

@@ -7,7 +7,7 @@ find_disks
 yes "what the origin had" | head -c 4194304 >/run/known
 must "fill the origin" dd if=/run/known of=$ORIGIN bs=1M conv=fsync
 must "format" forebay format $CACHE --force
-must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback --state-dir $STATE
+must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
 serve
 connect
 head -c 4194304 $DEVICE | cmp - /run/known || failed "$kind: origin" "its content is not there"
