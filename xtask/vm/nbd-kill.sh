@@ -1,7 +1,8 @@
 # nbd-kill.sh ROUNDS FILES: the daemon is killed under load again and again, on ext4.
 #
-# The kernel's client does not find back to a daemon that died: what is mounted fails, and has to
-# be taken down before it is connected again, in the order of docs/operations.md.
+# The kernel's client does not find back to a daemon that died: what is mounted has to be taken down
+# before it is connected again. Requests that were in flight wait until the connection is given up,
+# and whoever waits for them cannot even be killed, so that comes first.
 . /vm/lib.sh
 . /vm/ledger.sh
 rounds=$1
@@ -24,12 +25,13 @@ while [ $round -le $rounds ]; do
     goal=$((last + files + round * 7 % files))
     until_true "round $round: files" sh -c "tail -n 1 /run/ledger | grep -q 'synced $goal'"
     kill -9 $DAEMON
+    nbd-client -d $DEVICE
     wait $writer
     wait $loader
     last=$(tail -n 1 /run/ledger)
     last=${last#synced }
     must "unmount" umount $MOUNT
-    disconnect
+    until_true "disconnect" [ ! -e /sys/block/nbd0/pid ]
     must "check" forebay check $CACHE
     serve
     connect

@@ -6,7 +6,7 @@ use super::{CACHE, ORIGIN, Scenario};
 use crate::vm::stage::Stage;
 
 /// A round takes some ten seconds.
-const ROUND_TIME_MAX: Duration = Duration::from_secs(120);
+const ROUND_TIME_MAX: Duration = Duration::from_secs(60);
 /// Files that are synced before a kill, at least.
 const FILES: u32 = 20;
 
