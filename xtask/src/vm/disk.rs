@@ -41,9 +41,8 @@ impl Disk {
             path.display()
         );
         if let Speed::Slow { requests_per_second, bytes_per_second } = self.speed {
-            drive.push_str(&format!(
-                ",throttling.iops-total={requests_per_second},throttling.bps-total={bytes_per_second}"
-            ));
+            drive.push_str(&format!(",throttling.iops-total={requests_per_second}"));
+            drive.push_str(&format!(",throttling.bps-total={bytes_per_second}"));
         }
         let device = format!("virtio-blk-pci,drive={name},serial={name}");
         ["-drive".to_owned(), drive, "-device".to_owned(), device]

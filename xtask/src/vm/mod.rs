@@ -4,8 +4,8 @@
 //! switched off. QEMU emulates all of it, so this needs neither hardware support nor root, and says
 //! nothing of speed.
 //!
-//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `guest` boots it and talks to
-//! it, `stage` is what a scenario works with, and `scenarios` are what is tried.
+//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `guest` boots it and talks
+//! to it, `stage` is what a scenario works with, and `scenarios` are what is tried.
 
 mod archive;
 mod disk;

@@ -139,11 +139,8 @@ mod tests {
     #[test]
     fn the_backports_are_at_the_mirror_of_the_release() {
         let list = with_backports(parse_stanzas(STANZAS), "bookworm").unwrap();
-        let line = |suite| {
-            format!(
-                "deb [signed-by=/keys/debian.gpg] http://mirror.example/debian {suite} main contrib\n"
-            )
-        };
+        let mirror = "[signed-by=/keys/debian.gpg] http://mirror.example/debian";
+        let line = |suite| format!("deb {mirror} {suite} main contrib\n");
         let suites = ["bookworm", "bookworm-updates", "bookworm-backports"];
         assert_eq!(list, suites.map(line).concat());
         assert_eq!(with_backports(parse_stanzas(STANZAS), "trixie"), None);
