@@ -3,7 +3,8 @@
 //! They are downloaded as packages of the distribution and unpacked below the target folder;
 //! nothing is installed, no file of the system changes, and a second run finds everything there.
 //! QEMU is taken from the backports: 7.2, which Debian 12 has, crashes in the early boot of this
-//! kernel in two of three tries. So is the kernel: it is the first with `ublk_drv`.
+//! kernel in two of three tries. The kernel is the newest of its series, in whatever suite it is;
+//! the one of Debian 12 has no `ublk_drv`.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -162,7 +163,7 @@ fn download(folder: &Path, archives: &Path) -> anyhow::Result<()> {
     Apt::run(apt.command("apt-get").args(["-qq", "update"])).with_context(|| suite.clone())?;
     let names = Apt::run(apt.command("apt-cache").args(["pkgnames", KERNEL_SERIES]))?;
     let kernel = newest_kernel(&names)
-        .with_context(|| format!("package {KERNEL_SERIES}*-amd64 in {suite}"))?;
+        .with_context(|| format!("package {KERNEL_SERIES}*-amd64, also in {suite}"))?;
     let mut command = apt.command("apt-get");
     // What is installed already must come as well: everything has to lie in one tree.
     command.args(["-qq", "-y", "install", "--download-only", "--reinstall"]);
