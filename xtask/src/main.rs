@@ -12,6 +12,7 @@ mod packages;
 mod process;
 mod replay;
 mod test;
+mod vm;
 mod workspace;
 
 use std::process::{ExitCode, ExitStatus};
@@ -59,6 +60,8 @@ enum Command {
     Sim(replay::SimOptions),
     /// Run a fuzzer, or replay one of its runs.
     Fuzz(replay::FuzzOptions),
+    /// Run scenarios in guests with a kernel of their own; the last line is `N passed, N failed`.
+    Vm(vm::Options),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         Command::Coverage(options) => coverage::run(&options),
         Command::Sim(options) => replay::sim(&options),
         Command::Fuzz(options) => replay::fuzz(&options),
+        Command::Vm(options) => vm::run(&options),
     };
     match result {
         Ok(Outcome::Passed) => ExitCode::SUCCESS,

@@ -26,6 +26,8 @@ pub(crate) enum Install {
 pub(crate) enum Purpose {
     Tests,
     Bench,
+    /// Guests with a kernel of their own; the tests have some, too.
+    Guests,
 }
 
 /// What the bench measures with, and against.
@@ -44,13 +46,17 @@ const BENCH_PROGRAMS: [&str; 10] = [
 /// Of these, what no test uses.
 const BENCH_ONLY_PROGRAMS: [&str; 3] = ["sqlite3", "pgbench", "dpkg-deb"];
 
+/// What guests are made with, or run themselves.
+const GUEST_PROGRAMS: [&str; 5] = ["fio", "mkfs.ext4", "mkfs.xfs", "xz", "depmod"];
+
 impl Purpose {
     fn uses(self, probe: Probe) -> bool {
         match (self, probe) {
             (Purpose::Tests, Probe::Program(name)) => !BENCH_ONLY_PROGRAMS.contains(&name),
             (Purpose::Tests, _) => true,
             (Purpose::Bench, Probe::Program(name)) => BENCH_PROGRAMS.contains(&name),
-            (Purpose::Bench, _) => false,
+            (Purpose::Guests, Probe::Program(name)) => GUEST_PROGRAMS.contains(&name),
+            (Purpose::Bench | Purpose::Guests, _) => false,
         }
     }
 }
@@ -60,6 +66,7 @@ impl fmt::Display for Purpose {
         match self {
             Purpose::Tests => write!(f, "some tests"),
             Purpose::Bench => write!(f, "some figures"),
+            Purpose::Guests => write!(f, "guests"),
         }
     }
 }
@@ -106,6 +113,8 @@ const TOOLS: &[Tool] = &[
     Tool { probe: Probe::Program("curl"), packages: &["curl"] },
     Tool { probe: Probe::Program("git"), packages: &["git"] },
     Tool { probe: Probe::Program("xz"), packages: &["xz-utils"] },
+    // The modules of a guest's kernel are packed with it.
+    Tool { probe: Probe::Program("depmod"), packages: &["kmod"] },
     Tool { probe: Probe::Program("sqlite3"), packages: &["sqlite3"] },
     // With the server, which is not in the search path.
     Tool { probe: Probe::Program("pgbench"), packages: &["postgresql"] },
@@ -298,9 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn every_program_of_the_bench_has_a_package() {
-        let used = TOOLS.iter().filter(|tool| Purpose::Bench.uses(tool.probe));
-        assert_eq!(used.count(), BENCH_PROGRAMS.len());
+    fn every_program_of_the_bench_and_of_guests_has_a_package() {
+        let count = |purpose: Purpose| TOOLS.iter().filter(|tool| purpose.uses(tool.probe)).count();
+        assert_eq!(count(Purpose::Bench), BENCH_PROGRAMS.len());
+        assert_eq!(count(Purpose::Guests), GUEST_PROGRAMS.len());
     }
 
     #[test]

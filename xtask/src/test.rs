@@ -9,6 +9,9 @@
 //! file that `FOREBAY_SKIP_LOG` names, and returns. To libtest it has passed; here it counts as
 //! skipped. An ignored test counts as skipped, too.
 //!
+//! What guests with a kernel of their own show (`cargo xtask vm`) comes last, with the binary of
+//! the end-to-end tests, and counts into the same sum.
+//!
 //! As root, tests have mounts of their own: what they mount ends with their last process, also if
 //! they are killed. A file system that stays mounted on a file that nobody serves any more gets in
 //! the way of others (`mkfs.btrfs` asks each mounted loop device for its file).
@@ -23,6 +26,7 @@ use std::time::Instant;
 use anyhow::Context;
 
 use crate::packages::{self, Install, Purpose};
+use crate::vm::{self, Effort, Fetch};
 use crate::workspace::Workspace;
 use crate::{Outcome, process};
 
@@ -82,6 +86,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     tally.add_skip_log(&std::fs::read_to_string(&skip_log).with_context(context)?);
     std::fs::remove_file(&skip_log)
         .with_context(|| format!("cannot remove {}", skip_log.display()))?;
+    tally.add_guests(test_in_guests(options, target_folder));
     print_summary(&tally, started.elapsed().as_secs());
     Ok(tally.outcome(if options.no_skip { Skips::Failures } else { Skips::Allowed }))
 }
@@ -124,6 +129,17 @@ fn test_command(options: &Options, packages: &[&str], target_folder: &Path) -> C
     }
     command.args(packages);
     command
+}
+
+/// With the binary that the end-to-end tests have left.
+fn test_in_guests(options: &Options, target_folder: &Path) -> vm::Report {
+    let (forebay, effort) = if options.long {
+        (target_folder.join("long/release/forebay"), Effort::Long)
+    } else {
+        (target_folder.join("debug/forebay"), Effort::Short)
+    };
+    let fetch = if options.no_install { Fetch::Never } else { Fetch::IfMissing };
+    vm::test(target_folder, &forebay, effort, fetch)
 }
 
 /// What a skipped test is.
@@ -191,6 +207,14 @@ impl Tally {
     fn add_skip_log(&mut self, text: &str) {
         let skipped = text.lines().filter_map(|line| line.strip_prefix(SKIP_MARK));
         self.skipped.extend(skipped.map(str::to_owned));
+    }
+
+    /// Takes in what guests showed. A skipped scenario counts as passed at first, as in libtest.
+    fn add_guests(&mut self, report: vm::Report) {
+        self.ok_count += report.passed_count + report.skipped.len();
+        self.failed_count += report.failed.len();
+        self.failed.extend(report.failed);
+        self.skipped.extend(report.skipped);
     }
 
     fn passed_count(&self) -> usize {
@@ -272,6 +296,16 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(tally.skipped.iter().collect::<Vec<_>>(), ["mounts_xfs: mkfs.xfs"]);
         assert_eq!(tally.outcome(Skips::Allowed), Outcome::Passed);
         assert_eq!(tally.outcome(Skips::Failures), Outcome::Failed);
+    }
+
+    #[test]
+    fn what_guests_showed_counts_into_the_sum() {
+        let mut tally = tally("test result: ok. 5 passed; 0 failed; 0 ignored;", "");
+        let failed = vec!["vm nbd: fio".to_owned()];
+        let skipped = vec!["vm power-cut: xz".to_owned()];
+        tally.add_guests(vm::Report { passed_count: 2, failed, skipped });
+        assert_eq!((tally.passed_count(), tally.failed_count, tally.skipped_count()), (7, 1, 1));
+        assert_eq!(tally.outcome(Skips::Allowed), Outcome::Failed);
     }
 
     #[test]

@@ -1,0 +1,162 @@
+//! `cargo xtask vm`: forebay in a guest with a kernel of its own.
+//!
+//! A guest has what test machines may not have, such as the kernel's NBD client, and can be
+//! switched off. QEMU emulates all of it, so this needs neither hardware support nor root, and says
+//! nothing of speed.
+//!
+//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `guest` boots it and talks
+//! to it, `stage` is what a scenario works with, and `scenarios` are what is tried.
+
+mod archive;
+mod disk;
+mod guest;
+mod image;
+mod modules;
+mod report;
+mod scenarios;
+mod sources;
+mod stage;
+mod supplies;
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+
+pub(crate) use report::Report;
+use scenarios::Scenario;
+use stage::{Stage, Theatre};
+pub(crate) use supplies::Fetch;
+use supplies::Supplies;
+
+use crate::packages::{self, Install, Purpose};
+use crate::workspace::Workspace;
+use crate::{Outcome, process};
+
+/// Folder of everything here, below the target folder.
+const FOLDER: &str = "vm";
+
+/// How much is tried.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Effort {
+    /// A few minutes for all scenarios.
+    Short,
+    /// Twenty rounds of everything that is repeated.
+    Long,
+}
+
+/// What to try in guests.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Scenarios to run; all of them if none is named.
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Only list the scenarios.
+    #[arg(long)]
+    list: bool,
+    /// Run twenty rounds of everything that is repeated.
+    #[arg(long)]
+    long: bool,
+}
+
+/// Runs scenarios; the last line is `N passed, N failed`.
+pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    if options.list {
+        for scenario in scenarios::ALL {
+            println!("{:12}{}", scenario.name, scenario.about);
+        }
+        return Ok(Outcome::Passed);
+    }
+    let chosen = choose(&options.names)?;
+    let workspace = Workspace::load()?;
+    packages::prepare(Purpose::Guests, Install::IfPossible)?;
+    let mut build = process::cargo();
+    build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
+    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
+        bail!("forebay cannot be built");
+    }
+    let target = workspace.metadata.target_directory.as_std_path();
+    let effort = if options.long { Effort::Long } else { Effort::Short };
+    let started = Instant::now();
+    let theatre = prepare(target, &target.join("release/forebay"), effort, Fetch::IfMissing)
+        .context("a guest cannot be had on this machine; missing")?;
+    let mut report = Report::default();
+    play(&theatre, &chosen, &mut report);
+    let seconds = started.elapsed().as_secs();
+    println!("\nfinished after {} min {} s", seconds / 60, seconds % 60);
+    for failure in &report.failed {
+        println!("FAILED {failure}");
+    }
+    println!("{} passed, {} failed", report.passed_count, report.failed.len());
+    Ok(if report.failed.is_empty() { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Runs all scenarios as a part of the tests, with the binary that these use. What is missing is a
+/// reason to skip them, not an error.
+pub(crate) fn test(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> Report {
+    let mut report = Report::default();
+    match prepare(target, forebay, effort, fetch) {
+        Ok(theatre) => play(&theatre, &choose(&[]).unwrap_or_default(), &mut report),
+        Err(missing) => {
+            for scenario in scenarios::ALL {
+                report.skip(scenario.name, &format!("{missing:#}"));
+            }
+        }
+    }
+    report
+}
+
+/// Scenarios by their names.
+fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Scenario>> {
+    let find = |name: &String| {
+        let scenario = scenarios::ALL.iter().find(|scenario| scenario.name == name);
+        scenario.with_context(|| format!("no scenario {name}; --list shows all"))
+    };
+    if names.is_empty() {
+        Ok(scenarios::ALL.iter().collect())
+    } else {
+        names.iter().map(find).collect()
+    }
+}
+
+/// Gets all that guests are made of; an error names what is missing.
+fn prepare(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> anyhow::Result<Theatre> {
+    let folder = target.join(FOLDER);
+    let consoles = folder.join("consoles");
+    std::fs::create_dir_all(&consoles)
+        .with_context(|| format!("cannot make {}", consoles.display()))?;
+    let supplies = Supplies::prepare(&folder, fetch)?;
+    let image = tempfile::Builder::new().prefix("image-").tempfile_in(&folder);
+    let image = image.context("cannot make the image")?.into_temp_path();
+    image::write(&image, &supplies, forebay)?;
+    Ok(Theatre { supplies, image, consoles, effort })
+}
+
+fn play(theatre: &Theatre, chosen: &[&Scenario], report: &mut Report) {
+    for scenario in chosen {
+        println!("\nvm {}: {}", scenario.name, scenario.about);
+        let result = Stage::new(theatre, scenario, report).and_then(|mut s| (scenario.run)(&mut s));
+        if let Err(error) = result {
+            println!("  FAILED {error:#}");
+            report.fail(scenario.name, &format!("{error:#}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scenarios_are_chosen_by_name_and_all_without_one() {
+        let names = |chosen: Vec<&Scenario>| chosen.iter().map(|s| s.name).collect::<Vec<_>>();
+        let all = names(choose(&[]).unwrap());
+        assert_eq!(all.len(), scenarios::ALL.len());
+        assert_eq!(names(choose(&["power-cut".to_owned()]).unwrap()), ["power-cut"]);
+        assert!(choose(&["no-such".to_owned()]).is_err());
+        let mut sorted = all.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert_eq!(sorted.len(), all.len());
+    }
+}

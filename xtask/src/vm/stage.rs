@@ -1,0 +1,110 @@
+//! What a scenario has to do with: its disks, guests on them, and the report.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use tempfile::{TempDir, TempPath};
+
+use super::Effort;
+use super::guest::{Answer, Guest, Hardware};
+use super::report::{Finding, Report, parse_finding};
+use super::scenarios::Scenario;
+use super::supplies::Supplies;
+
+/// Where disks are if it is there: their speed shall not hang on the machine's own disk.
+const MEMORY_FOLDER: &str = "/dev/shm";
+
+/// What all scenarios share.
+pub(crate) struct Theatre {
+    pub(crate) supplies: Supplies,
+    pub(crate) image: TempPath,
+    /// Where the kernel's messages are kept.
+    pub(crate) consoles: PathBuf,
+    pub(crate) effort: Effort,
+}
+
+/// One scenario at work.
+pub(crate) struct Stage<'a> {
+    theatre: &'a Theatre,
+    scenario: &'a Scenario,
+    report: &'a mut Report,
+    disks: TempDir,
+    boot_count: u32,
+}
+
+impl<'a> Stage<'a> {
+    /// With new, empty disks.
+    pub(crate) fn new(
+        theatre: &'a Theatre,
+        scenario: &'a Scenario,
+        report: &'a mut Report,
+    ) -> anyhow::Result<Stage<'a>> {
+        let memory = Path::new(MEMORY_FOLDER);
+        let disks = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
+        let disks = disks.context("cannot make a folder for disks")?;
+        for disk in scenario.disks {
+            disk.make(disks.path())?;
+        }
+        Ok(Stage { theatre, scenario, report, disks, boot_count: 0 })
+    }
+
+    pub(crate) fn is_long(&self) -> bool {
+        self.theatre.effort == Effort::Long
+    }
+
+    /// Boots a guest on the disks as they are.
+    pub(crate) fn boot(&mut self) -> anyhow::Result<Guest> {
+        self.boot_count += 1;
+        let console = format!("{}-{}.console", self.scenario.name, self.boot_count);
+        let disks = self.scenario.disks.iter();
+        Guest::boot(&Hardware {
+            supplies: &self.theatre.supplies,
+            image: &self.theatre.image,
+            disks: disks.map(|disk| (disk, self.disks.path().join(disk.name))).collect(),
+            console: self.theatre.consoles.join(console),
+        })
+    }
+
+    /// Has a guest run a script of `xtask/vm` with its arguments, and takes its findings in.
+    pub(crate) fn script(
+        &mut self,
+        guest: &mut Guest,
+        script: &str,
+        time_max: Duration,
+    ) -> anyhow::Result<()> {
+        let result = self.follow(guest, script, time_max);
+        if result.is_err() {
+            guest.show_console();
+        }
+        result
+    }
+
+    fn follow(
+        &mut self,
+        guest: &mut Guest,
+        script: &str,
+        time_max: Duration,
+    ) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let deadline = started + time_max;
+        guest.send(&format!("sh /vm/{script}"))?;
+        let mut failures = Vec::new();
+        loop {
+            let line = match guest.answer(deadline).with_context(|| script.to_owned())? {
+                Answer::Done(status) if failures.is_empty() => {
+                    ensure!(status == 0, "{script} ended with {status}");
+                    return Ok(());
+                }
+                Answer::Done(_) => bail!("{}", failures.join("; ")),
+                Answer::Line(line) => line,
+            };
+            println!("  {:6.1} s  {line}", started.elapsed().as_secs_f64());
+            match parse_finding(&line) {
+                Some(Finding::Ok) => self.report.passed_count += 1,
+                Some(Finding::Failed(why)) => failures.push(why.to_owned()),
+                None => {}
+            }
+        }
+    }
+}

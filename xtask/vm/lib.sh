@@ -1,0 +1,126 @@
+# What the scenarios of a guest have in common. They source this file.
+#
+# A scenario prints `ok NAME` for each thing that it has found to be as it should, or
+# `FAILED NAME: WHY`, and ends at the first failure; all else that it prints is for the reader.
+
+# Where the daemon and its tools meet.
+export FOREBAY_ADMIN=/run/admin
+SOCKET=/run/forebay.nbd
+# Losing it with the power is allowed: the cache device knows what it holds.
+STATE=/run/state
+DEVICE=/dev/nbd0
+MOUNT=/mnt
+# Seconds for anything that is awaited. A slow, busy machine emulates this one.
+PATIENCE=60
+
+ok() {
+    echo "ok $*"
+}
+
+# failed NAME WHY...
+failed() {
+    name=$1
+    shift
+    echo "FAILED $name: $*"
+    tail -n 20 /run/serve.err 2>/dev/null
+    exit 1
+}
+
+# must NAME COMMAND...: runs a command that has to succeed, and shows its output if it does not.
+must() {
+    step=$1
+    shift
+    "$@" >/run/output 2>&1 || {
+        status=$?
+        tail -n 20 /run/output
+        failed "$step" "$* ended with $status"
+    }
+}
+
+# until_true NAME COMMAND...: waits for a command to succeed.
+until_true() {
+    what=$1
+    shift
+    tries=$((PATIENCE * 10))
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || failed "$what" "$* is not true after $PATIENCE s"
+        usleep 100000
+    done
+}
+
+# find_disks: sets CACHE and ORIGIN to the devices that the host gave these names.
+find_disks() {
+    CACHE= ORIGIN=
+    for serial in /sys/block/vd*/serial; do
+        block=${serial%/serial}
+        case $(cat $serial) in
+        cache) CACHE=/dev/${block##*/} ;;
+        origin) ORIGIN=/dev/${block##*/} ;;
+        esac
+    done
+    [ -b "$CACHE" ] && [ -b "$ORIGIN" ] || failed "disks" "$(cat /sys/block/vd*/serial)"
+}
+
+# serve: starts the daemon, and waits until it is ready.
+serve() {
+    forebay serve $CACHE --nbd unix:$SOCKET --state-dir $STATE >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    until_true "serve" grep -q home /run/serve.out
+}
+
+# connect: has the kernel connect to the daemon.
+connect() {
+    modprobe nbd nbds_max=2
+    must "connect" nbd-client -N home -unix $SOCKET $DEVICE -b 4096
+    until_true "connect" is_connected
+}
+
+is_connected() {
+    [ "$(cat /sys/block/nbd0/size)" -gt 0 ]
+}
+
+disconnect() {
+    must "disconnect" nbd-client -d $DEVICE
+    until_true "disconnect" [ ! -e /sys/block/nbd0/pid ]
+}
+
+# make_file_system KIND DEVICE
+make_file_system() {
+    modprobe $1
+    case $1 in
+    ext4) must "mkfs.ext4" mkfs.ext4 -q -b 4096 $2 ;;
+    xfs) must "mkfs.xfs" mkfs.xfs -q -f $2 ;;
+    esac
+}
+
+# check_file_system NAME KIND DEVICE: it is not mounted; nothing is repaired.
+check_file_system() {
+    case $2 in
+    ext4) must "$1" e2fsck -f -n $3 ;;
+    xfs) must "$1" xfs_repair -n $3 ;;
+    esac
+    ok "$1"
+}
+
+# prepare KIND: a volume in writeback on new disks, with an empty mounted file system.
+prepare() {
+    find_disks
+    must "format" forebay format $CACHE
+    must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
+    serve
+    connect
+    make_file_system $1 $DEVICE
+    must "mount" mount -t $1 $DEVICE $MOUNT
+}
+
+# replay: what an ext4 file system needs after a crash, as a start of the machine does it.
+replay() {
+    e2fsck -p $DEVICE >/run/output 2>&1
+    status=$?
+    # 1: it was put in order, which the journal alone may be the reason for.
+    [ $status -le 1 ] || {
+        tail -n 20 /run/output
+        failed "journal" "e2fsck -p ended with $status"
+    }
+}
