@@ -17,6 +17,7 @@ use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, PendingQuestion, SetPhase};
 use super::status::{ExportReport, ShardStatus};
 use crate::device::{DeviceId, OpenedDevice};
+use crate::frontend::FrontEnd;
 use crate::set::OriginError;
 
 /// Most blocks of one block map: an index walk of some milliseconds.

@@ -27,7 +27,9 @@ use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
 use crate::frontend::nbd::NbdFrontEnd;
-use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, Served};
+use crate::frontend::{
+    ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, Served,
+};
 use crate::ring::{Completion, Ring, Token, WakeUp};
 
 /// Rounds of engine and inline devices before the sockets are looked at again: a device in memory
@@ -52,7 +54,7 @@ pub(super) enum Lifecycle {
 /// A shard at work. Fields are dropped in order: the ring first.
 pub(super) struct Running {
     pub(super) ring: Ring,
-    pub(super) front: NbdFrontEnd,
+    pub(super) front: FrontEnds,
     pub(super) devices: DeviceTable,
     pub(super) pool: BufferPool,
     pub(super) exports: ExportTable,
@@ -120,10 +122,10 @@ impl Running {
         for export in bare {
             add_bare(export, &mut ring, &mut devices, &mut exports)?;
         }
-        let front = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        let nbd = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
         Ok(Running {
             ring,
-            front,
+            front: FrontEnds { nbd },
             devices,
             pool,
             exports,
@@ -146,7 +148,7 @@ impl Running {
 
     fn serve(&mut self) -> Result<(), ShardError> {
         self.ring.arm_wake_up(&self.wake_up);
-        self.front.start(&mut self.ring);
+        self.front.nbd.start(&mut self.ring);
         loop {
             self.work()?;
             if self.is_over() {
@@ -192,15 +194,15 @@ impl Running {
                 }
                 Token::Accept(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_accept(&mut context, index, completion);
+                    front.nbd.handle_accept(&mut context, index, completion);
                 }
                 Token::Receive(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_received(&mut context, index, result);
+                    front.nbd.handle_received(&mut context, index, result);
                 }
                 Token::Send(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_sent(&mut context, index, result);
+                    front.nbd.handle_sent(&mut context, index, result);
                 }
                 Token::WakeUp => {
                     self.wake_up.clear();
@@ -219,7 +221,7 @@ impl Running {
         }
     }
 
-    pub(super) fn front(&mut self) -> (&mut NbdFrontEnd, FrontContext<'_>) {
+    pub(super) fn front(&mut self) -> (&mut FrontEnds, FrontContext<'_>) {
         let context = FrontContext {
             ring: &mut self.ring,
             pool: &mut self.pool,
