@@ -207,6 +207,7 @@ fn info(facts: &ExportFacts) -> ExportInfo {
         // All connections of an export end in one engine or one device, in one thread.
         supports_multi_conn: true,
         supports_fast_zero: false,
+        refusal: None,
     }
 }
 
