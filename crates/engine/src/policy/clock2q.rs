@@ -12,10 +12,10 @@
 //! full use, looked back over about as many demotions as the cache has blocks. So a short memory,
 //! which does better on most block traces, does not make the cache slow to turn to other blocks.
 //!
-//! When the ring has lost half as many blocks as the cache has and kept none, nearly all of its room
-//! goes to the small queue: clients then come back to what they used last, and not again, as where a
-//! range is read to and fro, and the oldest block is the right one to lose. The first block that the
-//! ring keeps ends it. A scan cannot begin it: what is read once never gets to the ring.
+//! When the ring has lost half as many blocks as the cache has and kept none, nearly all of its
+//! room goes to the small queue: clients then come back to what they used last, and not again, as
+//! where a range is read to and fro, and the oldest block is the right one to lose. The first block
+//! that the ring keeps ends it. A scan cannot begin it: what is read once never gets to the ring.
 //!
 //! With these shares it misses less than LRU on each of the traces that the advisor is tested with
 //! (`crates/advisor/tests/published.rs`); `docs/policy-figures.md` has the figures.
