@@ -2,15 +2,16 @@
 //!
 //! A front end turns what clients ask into [`Demand`]s, and [`ClientReply`]s into what clients get.
 //! It knows exports by number and nothing of what is behind them. [`FrontEnd`] is all that the loop
-//! asks of one; what the kernel has completed goes to the front end that submitted it. [`FrontEnds`]
-//! has all of them stand beside each other: it puts the front end's place into the number of each
-//! request, and finds it there again when the reply comes.
+//! asks of one; what the kernel has completed goes to the front end that submitted it.
+//! [`FrontEnds`] has all of them stand beside each other: it puts the front end's place into the
+//! number of each request, and finds it there again when the reply comes.
 
 mod connection;
 mod log_once;
 pub(crate) mod nbd;
 mod outbox;
 mod translation;
+pub(crate) mod ublk;
 
 use forebay_engine::io::IoError;
 use forebay_engine::request::{RequestError, RequestKind};
@@ -22,6 +23,7 @@ use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable};
 use crate::shard::status::ConnectionReport;
 use nbd::NbdFrontEnd;
+use ublk::UblkFrontEnd;
 
 /// Bits of a request's number that are the front end's own; its place is above them. Far more than
 /// can be under way.
@@ -134,23 +136,28 @@ pub(crate) trait FrontEnd {
 /// All front ends of a shard.
 pub(crate) struct FrontEnds {
     pub(crate) nbd: NbdFrontEnd,
+    pub(crate) ublk: UblkFrontEnd,
 }
 
 impl FrontEnds {
-    fn all(&self) -> [&dyn FrontEnd; 1] {
-        [&self.nbd]
+    fn all(&self) -> [&dyn FrontEnd; 2] {
+        [&self.nbd, &self.ublk]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 1] {
-        [&mut self.nbd]
+    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 2] {
+        [&mut self.nbd, &mut self.ublk]
     }
 
     /// The front end of a request, and the request's number there.
     fn of_number(&mut self, number: u32) -> (&mut dyn FrontEnd, u32) {
         let place = (number >> NUMBER_BITS) as usize;
-        let [nbd] = self.all_mut();
-        assert!(place == 0, "a reply to a request that was never made");
-        (nbd, number & ((1 << NUMBER_BITS) - 1))
+        let [nbd, ublk] = self.all_mut();
+        let front = match place {
+            0 => nbd,
+            1 => ublk,
+            _ => panic!("a reply to a request that was never made"),
+        };
+        (front, number & ((1 << NUMBER_BITS) - 1))
     }
 }
 

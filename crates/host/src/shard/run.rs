@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use forebay_engine::event::Event;
+use forebay_engine::event::{CommandId, Event};
 use forebay_engine::request::{Request, RequestId};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
@@ -20,13 +20,14 @@ use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
 use super::bare::BareRequests;
 use super::exports::{ExportFacts, ExportTable, Target};
 use super::fetch::Fetches;
-use super::handle::{Message, ShardHandle};
+use super::handle::{Answer, CommandAnswer, Message, NotServing, ShardHandle};
 use super::served_set::ServedSet;
 use super::{BareExport, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
 use crate::frontend::nbd::NbdFrontEnd;
+use crate::frontend::ublk::UblkFrontEnd;
 use crate::frontend::{
     ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, Served,
 };
@@ -38,7 +39,7 @@ const ROUNDS_MAX: u32 = 8;
 /// Largest range of one block status: bounds the time that the engine's index is walked.
 const STATUS_BYTES_MAX: u64 = 1 << 30;
 /// How long clients may take to read their last replies when the shard stops.
-const STOP_NS_MAX: u64 = 5_000_000_000;
+pub(super) const STOP_NS_MAX: u64 = 5_000_000_000;
 
 /// How far the end is.
 pub(super) enum Lifecycle {
@@ -66,6 +67,12 @@ pub(super) struct Running {
     pub(super) fetches: Fetches,
     messages: Receiver<Message>,
     pub(super) handle: ShardHandle,
+    /// Those who wait for all front ends to be ready.
+    pub(super) ready_answers: Vec<Answer<(), NotServing>>,
+    /// A stop that begins when no front end can bring requests any more.
+    pub(super) pending_stop: Option<(CommandId, CommandAnswer)>,
+    /// Why the shard ends early, though in good order.
+    pub(super) failure: Option<ShardError>,
     /// The engine may have something to do.
     is_restless: bool,
     /// For an engine that takes over.
@@ -90,8 +97,9 @@ impl Shard {
             drop(std::mem::replace(&mut running.messages, std::sync::mpsc::channel().1));
             // The kernel may still hold addresses of the rest, and nobody can wait for it.
             std::mem::forget(running);
+            return result;
         }
-        result
+        running.failure.take().map_or(Ok(()), Err)
     }
 }
 
@@ -123,9 +131,11 @@ impl Running {
             add_bare(export, &mut ring, &mut devices, &mut exports)?;
         }
         let nbd = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        let mut ublk = UblkFrontEnd::new(handle.clone());
+        ublk.claim(&options.ublk, &mut exports)?;
         Ok(Running {
             ring,
-            front: FrontEnds { nbd },
+            front: FrontEnds { nbd, ublk },
             devices,
             pool,
             exports,
@@ -137,6 +147,9 @@ impl Running {
             fetches: Fetches::default(),
             messages,
             handle,
+            ready_answers: Vec::new(),
+            pending_stop: None,
+            failure: None,
             is_restless: false,
             cache_timeout_ms: options.cache_timeout_ms,
             wake_up,
@@ -149,6 +162,9 @@ impl Running {
     fn serve(&mut self) -> Result<(), ShardError> {
         self.ring.arm_wake_up(&self.wake_up);
         self.front.nbd.start(&mut self.ring);
+        if self.set.is_none() {
+            self.front.ublk.begin(&self.exports);
+        }
         loop {
             self.work()?;
             if self.is_over() {
@@ -204,6 +220,10 @@ impl Running {
                     let (front, mut context) = self.front();
                     front.nbd.handle_sent(&mut context, index, result);
                 }
+                Token::Ublk(slot) => {
+                    let (front, mut context) = self.front();
+                    front.ublk.handle_completion(&mut context, slot, result);
+                }
                 Token::WakeUp => {
                     self.wake_up.clear();
                     self.ring.arm_wake_up(&self.wake_up);
@@ -247,7 +267,7 @@ impl Running {
             }
             let (front, mut context) = self.front();
             front.flush(&mut context);
-            self.is_restless = self.advance_comeback();
+            self.is_restless = self.advance_comeback() || self.begin_pending_stop();
             if !self.is_restless && !self.devices.has_finished() && !self.front.has_work() {
                 break;
             }
@@ -394,6 +414,9 @@ impl Running {
 
     fn advance_stop(&mut self) {
         let Lifecycle::Stopping { deadline } = self.lifecycle else { return };
+        if self.pending_stop.is_some() {
+            return;
+        }
         let engine_is_done = self.set.as_ref().is_none_or(ServedSet::is_stopped);
         if engine_is_done && (!self.front.has_requests() || deadline <= self.now) {
             self.lifecycle = Lifecycle::Closing;
@@ -421,9 +444,9 @@ fn add_bare(
     devices: &mut DeviceTable,
     exports: &mut ExportTable,
 ) -> Result<(), ShardError> {
-    let BareExport { name, device, access } = export;
+    let BareExport { name, device, access, identity } = export;
     let is_read_only = access == Access::ReadOnly;
-    let facts = ExportFacts { name, is_read_only, ..bare_facts(&device) };
+    let facts = ExportFacts { name, is_read_only, identity, ..bare_facts(&device) };
     let Ok(id) = devices.add(ring, device) else {
         let reason = "too many devices are open".to_owned();
         return Err(ShardError::Export { name: facts.name, reason });
@@ -444,6 +467,7 @@ fn bare_facts(device: &OpenedDevice) -> ExportFacts {
         optimal_io_bytes: facts.optimal_io_bytes,
         is_read_only: false,
         is_rotational: device.origin_facts().is_rotational,
+        identity: 0,
     }
 }
 
