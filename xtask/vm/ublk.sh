@@ -1,0 +1,258 @@
+# ublk.sh ROUNDS: a volume as a block device of the kernel, on ext4: its use, its server killed
+# ROUNDS times under load, stops and starts, and what is refused.
+#
+# It prints `ok NAME` for each thing that it has found to be as it should, or `FAILED NAME: WHY`,
+# and ends at the first failure; all else that it prints is for the reader.
+rounds=${1:-20}
+
+STATE=/run/state
+DEVICE=/dev/ublkb0
+MOUNT=/mnt
+# Seconds for anything that is awaited. A slow, busy machine emulates this one.
+PATIENCE=120
+export FOREBAY_ADMIN=/run/admin
+
+ok() {
+    echo "ok $*"
+}
+
+# failed NAME WHY...
+failed() {
+    name=$1
+    shift
+    echo "FAILED $name: $*"
+    tail -n 20 /run/serve.err 2>/dev/null
+    dmesg | tail -n 20
+    exit 1
+}
+
+# must NAME COMMAND...: runs a command that has to succeed, and shows its output if it does not.
+must() {
+    step=$1
+    shift
+    "$@" >/run/output 2>&1 || {
+        status=$?
+        tail -n 20 /run/output
+        failed "$step" "$* ended with $status"
+    }
+}
+
+# refused NAME WORDS COMMAND...: a command that has to fail and to say so.
+refused() {
+    step=$1
+    words=$2
+    shift 2
+    if "$@" >/run/output 2>&1; then
+        failed "$step" "$* was not refused"
+    fi
+    grep -q "$words" /run/output || failed "$step" "$(cat /run/output)"
+    echo "$(tail -n 1 /run/output)"
+    ok "$step"
+}
+
+# until_true NAME COMMAND...: waits for a command to succeed.
+until_true() {
+    what=$1
+    shift
+    tries=$((PATIENCE * 20))
+    until "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ $tries -gt 0 ] || failed "$what" "$* is not true after $PATIENCE s"
+        usleep 50000
+    done
+}
+
+find_disks() {
+    CACHE= ORIGIN=
+    for serial in /sys/block/vd*/serial; do
+        block=${serial%/serial}
+        case $(cat $serial) in
+        cache) CACHE=/dev/${block##*/} ;;
+        origin) ORIGIN=/dev/${block##*/} ;;
+        esac
+    done
+    [ -b "$CACHE" ] && [ -b "$ORIGIN" ] || failed "disks" "$(cat /sys/block/vd*/serial)"
+}
+
+# serve OPTION...: starts the daemon, and waits until the device can be used.
+serve() {
+    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    until_true "serve" is_served_or_dead
+    grep -q $DEVICE /run/serve.out || failed "serve" "the daemon has ended"
+}
+
+is_served_or_dead() {
+    grep -q $DEVICE /run/serve.out || [ ! -d /proc/$DAEMON ]
+}
+
+# stop: as systemd does it.
+stop() {
+    kill -TERM $DAEMON
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
+}
+
+queue() {
+    cat /sys/block/ublkb0/queue/$1
+}
+
+# is_queue NAME VALUE
+is_queue() {
+    [ "$(queue $1)" = "$2" ] || failed "limits" "$1 is $(queue $1) and should be $2"
+}
+
+writes() {
+    set -- $(cat /sys/block/ublkb0/stat)
+    echo $5
+}
+
+has_written_since() {
+    [ $(writes) -ge $(($1 + $2)) ]
+}
+
+no_errors() {
+    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
+        failed "$1" "the kernel tells of errors"
+    fi
+    ok "$1"
+}
+
+# fio_verify NAME FILE SIZE: writes at random and compares.
+fio_verify() {
+    fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
+        --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c --verify_fatal=1 \
+        --do_verify=1 --fsync=64 --randrepeat=0
+}
+
+# load: until /run/enough is there.
+load() {
+    while [ ! -e /run/enough ]; do
+        fio_verify load $MOUNT/load 24M || return
+    done
+}
+
+find_disks
+rm -rf $STATE
+modprobe ext4
+must "format" forebay format $CACHE
+must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
+
+# Without the driver.
+refused "no driver" "modprobe ublk_drv" \
+    forebay serve $CACHE --state-dir $STATE --ublk home=0
+must "driver" modprobe ublk_drv
+refused "no such volume" "no .away. to serve" \
+    forebay serve $CACHE --state-dir $STATE --ublk away=0
+
+# What the kernel knows of the device.
+serve --ublk home=0
+[ "$(cat /sys/block/ublkb0/size)" = "$(cat /sys/block/${ORIGIN##*/}/size)" ] ||
+    failed "limits" "the size is $(cat /sys/block/ublkb0/size)"
+is_queue logical_block_size 512
+is_queue physical_block_size 4096
+is_queue write_cache "write back"
+is_queue fua 1
+is_queue discard_granularity 4096
+is_queue max_hw_sectors_kb 1024
+[ $(queue write_zeroes_max_bytes) -gt 0 ] || failed "limits" "no write zeroes"
+ok "limits"
+
+# A file system, its use, its state.
+must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
+must "mount" mount -t ext4 $DEVICE $MOUNT
+must "verify" fio_verify verify $MOUNT/verify 24M
+ok "verify"
+rm $MOUNT/verify
+must "fstrim" fstrim -v $MOUNT
+cat /run/output
+discards=$(awk '{ print $12 }' /sys/block/ublkb0/stat)
+[ $discards -gt 0 ] || failed "fstrim" "no discard came to the device"
+ok "fstrim"
+must "fallocate" sh -c "dd if=/dev/urandom of=$MOUNT/zeroes bs=1M count=8 2>&1 && sync &&
+    fallocate -l 8388608 $MOUNT/other"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+ok "fsck"
+must "block device" fio_verify whole $DEVICE 16M
+must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
+must "mount" mount -t ext4 $DEVICE $MOUNT
+
+# The server is killed under load, at another moment in each round.
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+round=1
+while [ $round -le $rounds ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before $((20 + round * 37 % 90))
+    kill -9 $DAEMON
+    wait $DAEMON
+    serve --ublk home=0
+    round=$((round + 1))
+done 2>/run/killed
+before=$(writes)
+until_true "after the kills: load" has_written_since $before 20
+touch /run/enough
+wait $LOADER || failed "kills" "$(tail -n 20 /run/load)"
+[ $(grep -c 'taken over' /run/serve.err) -ge $rounds ] || failed "kills" "not taken over each time"
+grep -c 'err= 0' /run/load
+ok "$rounds kills under load, no error and no wrong byte"
+must "unmount" umount $MOUNT
+must "fsck after the kills" e2fsck -f -n $DEVICE
+ok "fsck after the kills"
+no_errors "kernel log after the kills"
+
+# A device that is not in use goes with its server.
+stop
+[ ! -e $DEVICE ] && [ ! -e /dev/ublkc0 ] || failed "stop" "the device is still there"
+ok "stop removes the device"
+must "check" forebay check $CACHE
+ok "check"
+
+# One that is in use waits for the next server.
+serve --ublk home
+must "mount" mount -t ext4 $DEVICE $MOUNT
+echo before >$MOUNT/before
+sync
+stop
+grep -q 'is kept' /run/serve.err || failed "kept" "$(tail -n 5 /run/serve.err)"
+[ -b $DEVICE ] || failed "kept" "the device is gone"
+(echo during >$MOUNT/during && sync $MOUNT/during && touch /run/during) &
+WRITER=$!
+usleep 300000
+[ ! -e /run/during ] || failed "kept" "a write ended without a server"
+# It belongs to this volume alone.
+truncate -s 64M /run/other
+refused "the device of another" "forebay made it for something else" \
+    forebay serve --bare other=/run/other --ublk other=0
+serve --ublk home
+wait $WRITER
+[ -e /run/during ] && [ "$(cat $MOUNT/before)" = before ] || failed "kept" "a write was lost"
+ok "a stop while mounted keeps the device for the next server"
+refused "twice" "is in use" forebay serve $CACHE --state-dir $STATE --ublk home=1
+must "unmount" umount $MOUNT
+# So does one that a process has open without having it alone.
+sleep 600 <$DEVICE &
+OPENER=$!
+stop
+[ -b $DEVICE ] || failed "open" "a device that is open was removed"
+kill $OPENER
+ok "a stop while open keeps the device"
+serve --ublk home=0
+stop
+[ ! -e $DEVICE ] || failed "stop again" "the device is still there"
+
+# Blocks of 4096, several queues, a bare device; and NBD beside, where the volume is not offered.
+truncate -s 64M /run/bare
+forebay serve --bare bare=/run/bare --bare two=/run/other --ublk bare=0 --ublk-queues 2 --ublk-depth 32 \
+    --nbd unix:/run/nbd >/run/serve.out 2>>/run/serve.err &
+DAEMON=$!
+until_true "bare" is_served_or_dead
+grep -q 'nbd+unix:///two' /run/serve.out || failed "beside NBD" "$(cat /run/serve.out)"
+grep -q 'nbd+unix:///bare' /run/serve.out && failed "beside NBD" "$(cat /run/serve.out)"
+[ $(ls /sys/block/ublkb0/mq | wc -l) = 2 ] || failed "queues" "$(ls /sys/block/ublkb0/mq)"
+must "bare" fio_verify bare $DEVICE 16M
+ok "two queues, a bare device"
+stop
+[ ! -e $DEVICE ] || failed "stop of a bare device" "the device is still there"
+no_errors "kernel log"
