@@ -242,7 +242,76 @@ serve --ublk home=0
 stop
 [ ! -e $DEVICE ] || failed "stop again" "the device is still there"
 
-# Blocks of 4096, several queues, a bare device; and NBD beside, where the volume is not offered.
+# Killed at any moment, before the device is there, while it is taken over, and after.
+serve --ublk home=0
+must "mount" mount -t ext4 $DEVICE $MOUNT
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+round=1
+while [ $round -le $rounds ]; do
+    kill -9 $DAEMON
+    wait $DAEMON
+    forebay serve $CACHE --state-dir $STATE --ublk home >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    usleep $((round * 7919 % 300 * 1000))
+    round=$((round + 1))
+done 2>/run/killed
+kill -9 $DAEMON
+wait $DAEMON 2>/run/killed
+serve --ublk home=0
+touch /run/enough
+wait $LOADER || failed "kills while starting" "$(tail -n 20 /run/load)"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+stop
+round=1
+while [ $round -le $rounds ]; do
+    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    usleep $((round * 7919 % 300 * 1000))
+    kill -9 $DAEMON
+    wait $DAEMON
+    round=$((round + 1))
+done 2>/run/killed
+serve --ublk home=0
+must "fsck" e2fsck -f -n $DEVICE
+stop
+[ ! -e $DEVICE ] || failed "kills while starting" "the device is still there"
+ok "kills while starting"
+
+# A second volume with blocks of 4096, several queues; both are under load when the server dies.
+truncate -s 96M /run/fine
+must "attach" forebay attach $CACHE /run/fine --name fine --cache-mode writeback \
+    --logical-block 4096
+serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+[ "$(cat /sys/block/ublkb1/queue/logical_block_size)" = 4096 ] ||
+    failed "blocks of 4096" "$(cat /sys/block/ublkb1/queue/logical_block_size)"
+must "mount" mount -t ext4 $DEVICE $MOUNT
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+fio_verify fine /dev/ublkb1 64M >/run/fine.out 2>&1 &
+FINE=$!
+round=1
+while [ $round -le 5 ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before 50
+    kill -9 $DAEMON
+    wait $DAEMON
+    serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+    round=$((round + 1))
+done 2>/run/killed
+wait $FINE || failed "two volumes" "$(tail -n 20 /run/fine.out)"
+touch /run/enough
+wait $LOADER || failed "two volumes" "$(tail -n 20 /run/load)"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+stop
+[ ! -e $DEVICE ] && [ ! -e /dev/ublkb1 ] || failed "two volumes" "a device is still there"
+ok "two volumes, blocks of 4096, two queues"
+
+# A bare device; and NBD beside, where it is not offered.
 truncate -s 64M /run/bare
 forebay serve --bare bare=/run/bare --bare two=/run/other --ublk bare=0 --ublk-queues 2 --ublk-depth 32 \
     --nbd unix:/run/nbd >/run/serve.out 2>>/run/serve.err &

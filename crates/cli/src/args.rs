@@ -587,6 +587,18 @@ mod tests {
     }
 
     #[test]
+    fn a_block_device_has_a_name_and_perhaps_a_number() {
+        let argument = |name: &str, number| UblkArgument { name: name.into(), number };
+        assert_eq!(parse_ublk("home"), Ok(argument("home", None)));
+        assert_eq!(parse_ublk("home=0"), Ok(argument("home", Some(0))));
+        assert_eq!(parse_ublk("home=1048575"), Ok(argument("home", Some(1_048_575))));
+        assert_eq!(parse_ublk("a=b=3"), Ok(argument("a=b", Some(3))));
+        for bad in ["", "=3", "home=", "home=-1", "home=x", "home=1048576", "home=/dev/ublkb0"] {
+            assert!(parse_ublk(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn a_recording_takes_a_while() {
         assert_eq!(parse_recording_time("90"), Ok(90));
         assert_eq!(parse_recording_time("60s"), Ok(60));

@@ -102,6 +102,9 @@ pub(crate) trait FrontEnd {
     /// replies of a round are in, so that they leave together.
     fn flush(&mut self, context: &mut FrontContext<'_>);
 
+    /// Whether a request waits for memory that others have.
+    fn waits_for_memory(&self) -> bool;
+
     /// Whether something is to be done at once.
     fn has_work(&self) -> bool;
 
@@ -186,6 +189,11 @@ impl FrontEnd for FrontEnds {
 
     fn flush(&mut self, context: &mut FrontContext<'_>) {
         self.all_mut().into_iter().for_each(|front| front.flush(context));
+        self.nbd.others_wait = self.ublk.waits_for_memory();
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        self.all().into_iter().any(FrontEnd::waits_for_memory)
     }
 
     fn has_work(&self) -> bool {

@@ -60,6 +60,8 @@ pub(crate) struct NbdFrontEnd {
     demands: VecDeque<Demand>,
     touched: Vec<u32>,
     memory_waiters: VecDeque<u32>,
+    /// Whether clients of another front end wait for memory, which those of this one may hold.
+    pub(super) others_wait: bool,
     client_bytes: u64,
     is_stopping: bool,
     log: LogOnce,
@@ -82,6 +84,7 @@ impl NbdFrontEnd {
             demands: VecDeque::new(),
             touched: Vec::new(),
             memory_waiters: VecDeque::new(),
+            others_wait: false,
             client_bytes,
             is_stopping: false,
             log: LogOnce::default(),
@@ -471,7 +474,8 @@ impl NbdFrontEnd {
         }
         let is_waited_for =
             connection.outbox.is_in_ring() || connection.incoming.is_some() || self.is_stopping;
-        let holds_memory = connection.buffer_bytes > 0 && !self.memory_waiters.is_empty();
+        let holds_memory =
+            connection.buffer_bytes > 0 && (self.others_wait || self.waits_for_memory());
         (is_waited_for && (holds_memory || self.is_stopping))
             .then(|| Time(connection.last_progress.0 + STALL_NS_MAX))
     }
@@ -577,7 +581,11 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
-        if self.handshakes == 0 && self.memory_waiters.is_empty() && !self.is_stopping {
+        if self.handshakes == 0
+            && !self.waits_for_memory()
+            && !self.others_wait
+            && !self.is_stopping
+        {
             return None;
         }
         self.connections
@@ -585,6 +593,10 @@ impl FrontEnd for NbdFrontEnd {
             .filter(|(_, connection)| connection.phase != Phase::Closing)
             .filter_map(|(_, connection)| self.deadline(connection))
             .min()
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        !self.memory_waiters.is_empty()
     }
 
     fn has_work(&self) -> bool {

@@ -6,7 +6,7 @@
 //! replies share calls, the more the busier it is.
 //!
 //! Invariants: the ring goes before the memory that it may name; the loop ends only when the kernel
-//! holds nothing of it. Nothing in a round waits, except saving the host state file (see there).
+//! holds no memory of it. Nothing in a round waits, except saving the host state file (see there).
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;

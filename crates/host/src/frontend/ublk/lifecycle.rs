@@ -22,7 +22,7 @@ use super::channel::{Channel, CharacterDevice};
 use super::control::{Control, needed_features};
 use super::error::{UblkError, block_path, character_path};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
-use crate::probe::{OpenError, check_unused};
+use crate::probe::{OpenError, check_unused, with_partitions};
 
 /// How long the kernel may take to let go of a server that has died. Its transfers must end first:
 /// a minute is twice the limit of a SCSI disk. Measured: 10 to 100 ms when none hangs.
@@ -278,6 +278,8 @@ fn take_over(
     loop {
         match control.plain(Operation::StartUserRecovery, number) {
             Ok(()) => break,
+            // A server that was to take it over was killed after this step: it is ready.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             // The predecessor's ring still has the device open.
             Err(error) if is_busy(&error) && Instant::now() < deadline => thread::sleep(PAUSE),
             Err(source) => {
@@ -380,9 +382,9 @@ fn hold(path: &Path) -> Result<File, String> {
     Ok(disk)
 }
 
-/// Another process that has the disk open.
+/// Another process that has the disk or a partition of it open.
 fn opener(disk: &File) -> Option<String> {
-    let number = disk.metadata().ok()?.rdev();
+    let numbers = with_partitions(disk.metadata().ok()?.rdev());
     let own = std::process::id();
     let processes = std::fs::read_dir("/proc").ok()?.filter_map(|entry| {
         entry.ok()?.file_name().to_str()?.parse::<u32>().ok().filter(|process| *process != own)
@@ -391,8 +393,11 @@ fn opener(disk: &File) -> Option<String> {
         // A process that has just ended has no list.
         let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"));
         let is_open = descriptors.into_iter().flatten().any(|descriptor| {
-            let metadata = descriptor.ok().and_then(|d| std::fs::metadata(d.path()).ok());
-            metadata.is_some_and(|m| m.file_type().is_block_device() && m.rdev() == number)
+            let Ok(path) = descriptor.map(|entry| entry.path()) else { return false };
+            // Nothing is asked of files elsewhere: a lost file server might never answer.
+            let is_device = std::fs::read_link(&path).is_ok_and(|link| link.starts_with("/dev"));
+            let metadata = if is_device { std::fs::metadata(&path).ok() } else { None };
+            metadata.is_some_and(|m| m.file_type().is_block_device() && numbers.contains(&m.rdev()))
         });
         if is_open {
             let name = living_process(process as i32).unwrap_or_else(|| process.to_string());

@@ -319,7 +319,13 @@ impl UblkFrontEnd {
         match request::translate(device.geometry(), &descriptor) {
             Ok(request) => {
                 let arrived = context.now;
-                self.start(context, slot, device::Active { request, buffer: None, arrived });
+                let active = device::Active { request, buffer: None, arrived };
+                // Who came before has the first claim to memory.
+                if request.moves_data() && self.waits_for_memory() {
+                    self.stall(slot, active);
+                } else {
+                    self.start(context, slot, active);
+                }
             }
             Err(errno) => {
                 let path = block_path(device.number);
@@ -341,8 +347,7 @@ impl UblkFrontEnd {
         let device = &mut self.devices[self.slots[slot as usize].device];
         if active.request.moves_data() {
             if !active.allocate(context.pool) {
-                self.slots[slot as usize].state = SlotState::Stalled(active);
-                self.memory_waiters.push_back(slot);
+                self.stall(slot, active);
                 return false;
             }
             if let Err(error) = device.take_payload(slot, &active, context.pool) {
@@ -358,6 +363,11 @@ impl UblkFrontEnd {
         self.demands.push_back(active.demand(slot, device.export));
         self.slots[slot as usize].state = SlotState::UnderWay(active);
         true
+    }
+
+    fn stall(&mut self, slot: u32, active: device::Active) {
+        self.slots[slot as usize].state = SlotState::Stalled(active);
+        self.memory_waiters.push_back(slot);
     }
 
     fn commit(&mut self, ring: &mut Ring, slot: u32, result: i32) {
@@ -412,6 +422,10 @@ impl FrontEnd for UblkFrontEnd {
                 break;
             }
         }
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        !self.memory_waiters.is_empty()
     }
 
     fn has_work(&self) -> bool {
