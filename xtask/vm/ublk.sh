@@ -76,6 +76,7 @@ find_disks() {
 
 # serve OPTION...: starts the daemon, and waits until the device can be used.
 serve() {
+    rm -f /run/serve.out
     forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
     DAEMON=$!
     until_true "serve" is_served_or_dead
@@ -313,6 +314,7 @@ ok "two volumes, blocks of 4096, two queues"
 
 # A bare device; and NBD beside, where it is not offered.
 truncate -s 64M /run/bare
+rm -f /run/serve.out
 forebay serve --bare bare=/run/bare --bare two=/run/other --ublk bare=0 --ublk-queues 2 --ublk-depth 32 \
     --nbd unix:/run/nbd >/run/serve.out 2>>/run/serve.err &
 DAEMON=$!
