@@ -84,7 +84,12 @@ serve() {
 }
 
 is_served_or_dead() {
-    grep -q $DEVICE /run/serve.out || [ ! -d /proc/$DAEMON ]
+    grep -q $DEVICE /run/serve.out || has_ended
+}
+
+# It stays in the table of processes until it is waited for.
+has_ended() {
+    ! kill -0 $DAEMON || grep -q '^State:.Z' /proc/$DAEMON/status
 }
 
 # stop: as systemd does it.
@@ -256,12 +261,12 @@ while [ $round -le $((rounds * 3)) ]; do
     rm -f /run/serve.err
     forebay serve $CACHE --state-dir $STATE --ublk home >/run/serve.out 2>/run/serve.err &
     DAEMON=$!
-    until grep -q 'is served' /run/serve.err || [ ! -d /proc/$DAEMON ]; do
+    until grep -q 'is served' /run/serve.err || has_ended; do
         usleep 500
     done
     usleep $((round * 7919 % 23 * 500))
     grep 'once more' /run/serve.err
-    grep ERROR /run/serve.err && failed "kills while taking over" "see above"
+    grep -E 'ERROR|forebay:' /run/serve.err && failed "kills while taking over" "see above"
     round=$((round + 1))
 done 2>/run/killed
 kill -9 $DAEMON
