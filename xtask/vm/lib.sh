@@ -23,6 +23,7 @@ failed() {
     shift
     echo "FAILED $name: $*"
     tail -n 20 /run/serve.err 2>/dev/null
+    dmesg | tail -n 20
     exit 1
 }
 

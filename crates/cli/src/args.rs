@@ -9,7 +9,7 @@ use forebay_advisor::advice::DeviceFigures;
 use forebay_advisor::replay::PolicyName;
 use forebay_advisor::trace::Format;
 use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_host::{DeviceSpec, ListenAddress};
+use forebay_host::{DeviceSpec, ListenAddress, UblkOptions};
 
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
@@ -169,7 +169,7 @@ fn parse_logical_block(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Serve the volumes of a cache device over NBD, in the foreground.
+/// Serve the volumes of a cache device over NBD or as block devices, in the foreground.
 ///
 /// Prints one line per export with its URI when it is ready, and tells systemd if NOTIFY_SOCKET is
 /// set. On SIGTERM or SIGINT it finishes what is in flight, writes a checkpoint, and exits 0. Dirty
@@ -179,6 +179,7 @@ fn parse_logical_block(text: &str) -> Result<u32, String> {
 Examples:
   forebay serve /dev/nvme0n1p4
   forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd --nbd tcp:10809
+  forebay serve /dev/nvme0n1p4 --ublk home=0                       as /dev/ublkb0
   forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with
   forebay serve --without-cache /dev/nvme0n1p4                     the SSD died")]
 pub(crate) struct ServeArguments {
@@ -197,9 +198,26 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "NAME", requires = "without_cache")]
     pub(crate) accept_loss: Vec<String>,
     /// Where to listen: unix:PATH, tcp:PORT (loopback) or tcp:ADDRESS:PORT; may be given more than
-    /// once [default: a socket under /run/forebay]
+    /// once [default: a socket under /run/forebay; none with --ublk]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<ListenAddress>,
+    /// Serve a volume as the block device /dev/ublkbN of this machine, and not over NBD; may be
+    /// given more than once. Without =N the number is that of an earlier run that did not end, else
+    /// the kernel chooses. A device that a killed server left behind is taken over
+    #[arg(long, value_name = "NAME[=N]", value_parser = parse_ublk)]
+    pub(crate) ublk: Vec<UblkArgument>,
+    /// Queues of each ublk device
+    #[arg(
+        long, value_name = "COUNT", default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(UblkOptions::QUEUE_COUNT_MAX))
+    )]
+    pub(crate) ublk_queues: u16,
+    /// Requests under way in each queue of a ublk device
+    #[arg(
+        long, value_name = "COUNT", default_value_t = UblkOptions::QUEUE_DEPTH,
+        value_parser = clap::value_parser!(u16).range(1..=i64::from(UblkOptions::QUEUE_DEPTH_MAX))
+    )]
+    pub(crate) ublk_depth: u16,
     /// Admin socket to make [default: one under /run/forebay; none with --bare]
     #[arg(long, value_name = "PATH", env = "FOREBAY_ADMIN", hide_env_values = true)]
     pub(crate) admin: Option<PathBuf>,
@@ -222,6 +240,31 @@ pub(crate) struct ServeArguments {
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) exit_with_parent: bool,
+}
+
+/// `NAME` or `NAME=N`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct UblkArgument {
+    pub(crate) name: String,
+    pub(crate) number: Option<u32>,
+}
+
+/// Largest number of a ublk device: the driver has as many minors.
+const UBLK_NUMBER_MAX: u32 = (1 << 20) - 1;
+
+fn parse_ublk(text: &str) -> Result<UblkArgument, String> {
+    // Names of bare devices may hold the character, numbers may not.
+    let (name, number) = match text.rsplit_once('=') {
+        None => (text, None),
+        Some((name, number)) => match number.parse() {
+            Ok(number) if number <= UBLK_NUMBER_MAX => (name, Some(number)),
+            _ => return Err(format!("`{number}` is no number from 0 to {UBLK_NUMBER_MAX}")),
+        },
+    };
+    if name.is_empty() {
+        return Err("the name is empty; write NAME or NAME=N".to_owned());
+    }
+    Ok(UblkArgument { name: name.to_owned(), number })
 }
 
 /// `NAME=PATH`.
@@ -541,6 +584,18 @@ mod tests {
     #[test]
     fn the_long_help_repeats_the_exit_codes() {
         assert!(LONG_HELP.ends_with(EXIT_CODES_HELP));
+    }
+
+    #[test]
+    fn a_block_device_has_a_name_and_perhaps_a_number() {
+        let argument = |name: &str, number| UblkArgument { name: name.into(), number };
+        assert_eq!(parse_ublk("home"), Ok(argument("home", None)));
+        assert_eq!(parse_ublk("home=0"), Ok(argument("home", Some(0))));
+        assert_eq!(parse_ublk("home=1048575"), Ok(argument("home", Some(1_048_575))));
+        assert_eq!(parse_ublk("a=b=3"), Ok(argument("a=b", Some(3))));
+        for bad in ["", "=3", "home=", "home=-1", "home=x", "home=1048576", "home=/dev/ublkb0"] {
+            assert!(parse_ublk(bad).is_err(), "{bad}");
+        }
     }
 
     #[test]

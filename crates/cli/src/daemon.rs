@@ -187,13 +187,19 @@ impl Watch {
         }
     }
 
-    /// One line per export and address on stdout: the URI that clients connect to.
+    /// One line per export and address on stdout: the URI that clients connect to, or the path of a
+    /// block device.
     fn announce(&self) -> Result<(), Failure> {
         let Ok(status) = self.handle.status_wait() else { return Ok(()) };
         let mut text = String::new();
         for export in &status.exports {
             if let Some(reason) = &export.unavailable {
                 eprintln!("forebay: volume `{}` is not served: {reason}", export.name);
+                continue;
+            }
+            if let Some(path) = &export.block_device {
+                text.push_str(path);
+                text.push('\n');
                 continue;
             }
             for address in &self.addresses {

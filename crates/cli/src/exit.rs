@@ -13,7 +13,7 @@ use forebay_host::offline::OfflineError;
 use forebay_host::probe::OpenError;
 use forebay_host::set::{OriginError, SetError};
 use forebay_host::state_file::StateFileError;
-use forebay_host::{AdminError, DeviceSpecError, ListenError, NotServing, ShardError};
+use forebay_host::{AdminError, DeviceSpecError, ListenError, NotServing, ShardError, UblkError};
 
 use crate::size;
 
@@ -193,11 +193,26 @@ impl From<ShardError> for Failure {
                 .or("nothing was written to it; `forebay check` lists what is wrong"),
             ShardError::Listen(listen) => listen.into(),
             ShardError::StateFile(state) => state.into(),
+            ShardError::Ublk(ublk) => ublk.into(),
             ShardError::Recording(_) => {
                 Failure::failed(text).or("--record-writes names a new file")
             }
             _ => Failure::failed(text),
         }
+    }
+}
+
+impl From<UblkError> for Failure {
+    fn from(error: UblkError) -> Failure {
+        let exit = match error {
+            UblkError::NoDriver | UblkError::UnknownExport { .. } => Exit::NotFound,
+            UblkError::Twice { .. } | UblkError::SameNumber { .. } => Exit::Usage,
+            UblkError::InUse { .. } | UblkError::Foreign { .. } | UblkError::Changed { .. } => {
+                Exit::Refused
+            }
+            _ => Exit::Failed,
+        };
+        Failure::new(exit, error.to_string())
     }
 }
 

@@ -293,7 +293,7 @@ fn entries(directory: &Path) -> Vec<String> {
 }
 
 /// A disk and its partitions, or a partition alone.
-fn with_partitions(number: u64) -> Vec<u64> {
+pub(crate) fn with_partitions(number: u64) -> Vec<u64> {
     let directory = sysfs(number);
     let partitions = entries(&directory).into_iter().filter_map(|name| {
         let partition = directory.join(name);

@@ -46,6 +46,8 @@ pub(crate) enum Token {
     Send(u32),
     /// Somebody woke the loop.
     WakeUp,
+    /// A command of a ublk device, by slot.
+    Ublk(u32),
 }
 
 impl Token {
@@ -57,6 +59,7 @@ impl Token {
             Token::Receive(index) => (3, index),
             Token::Send(index) => (4, index),
             Token::WakeUp => (5, 0),
+            Token::Ublk(index) => (6, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -69,6 +72,7 @@ impl Token {
             3 => Token::Receive(index),
             4 => Token::Send(index),
             5 => Token::WakeUp,
+            6 => Token::Ublk(index),
             kind => panic!("the kernel returned user data of kind {kind}, which was never given"),
         }
     }
@@ -415,6 +419,7 @@ mod tests {
             Token::Receive(7),
             Token::Send(8),
             Token::WakeUp,
+            Token::Ublk(9),
         ] {
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

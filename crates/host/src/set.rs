@@ -13,6 +13,7 @@ use crate::device_spec::{DeviceSpec, DeviceSpecError};
 use crate::offline::{OfflineError, read_superblock_from};
 use crate::probe::OpenError;
 use crate::shard::BareExport;
+use crate::shard::exports::volume_identity;
 use crate::state_file::{HostState, StateFile, StateFileError, VolumeMark, set_id_text};
 
 /// Why an origin is not served.
@@ -238,7 +239,12 @@ pub fn open_without_cache(
     for volume in &mut state.volumes {
         let device = open_origin(&volume.origin, 0, volume.logical_block_bytes)
             .map_err(|source| SetError::Origin { volume: volume.name.clone(), source })?;
-        exports.push(BareExport { name: volume.name.clone(), device, access: Access::ReadWrite });
+        exports.push(BareExport {
+            name: volume.name.clone(),
+            device,
+            access: Access::ReadWrite,
+            identity: volume_identity(set_id, volume.id),
+        });
         volume.served_without_cache = true;
         volume.dirty_possible = false;
     }

@@ -32,6 +32,9 @@ pub struct ExportInfo {
     /// Write zeroes can promise to be faster than writing: the host answers such a request quickly
     /// or with [`crate::ReplyError::NotSupported`].
     pub supports_fast_zero: bool,
+    /// Words for the person at a client that asks for it, if it is not to be had now: another front
+    /// end has it. Such an export is not listed.
+    pub refusal: Option<&'static str>,
 }
 
 /// An export that cannot be offered.

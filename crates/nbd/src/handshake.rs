@@ -252,7 +252,8 @@ impl Handshake {
             return Err(ProtocolError::ShuttingDown);
         }
         let name = check_text(data).map_err(|_| ProtocolError::ExportUnknown)?;
-        let (index, export) = find(host.exports, name).ok_or(ProtocolError::ExportUnknown)?;
+        let (index, export) =
+            offered(host.exports, name).map_err(|_| ProtocolError::ExportUnknown)?;
         if !export.serves_default_blocks() {
             return Err(ProtocolError::BlockSizeRequired);
         }
@@ -274,7 +275,7 @@ impl Handshake {
         host: &mut HostSide<'_>,
     ) -> Result<Option<Outcome>, OptionRefusal> {
         let (name, wanted) = parse_info(data)?;
-        let (index, export) = find(host.exports, name).ok_or(OptionRefusal::UNKNOWN_EXPORT)?;
+        let (index, export) = offered(host.exports, name)?;
         if !wanted.block_size && !export.serves_default_blocks() {
             // Telling the sizes all the same saves the client a round trip.
             append_block_size(option, export, host.output);
@@ -358,7 +359,7 @@ impl Handshake {
             }
         }
         data.finish()?;
-        let (_, export) = find(exports, name).ok_or(OptionRefusal::UNKNOWN_EXPORT)?;
+        let (_, export) = offered(exports, name)?;
         Ok(Queries { export, count, matches })
     }
 
@@ -393,9 +394,21 @@ struct Queries<'a> {
     matches: ContextSet,
 }
 
+/// The export of a name, if clients may have it.
+fn offered<'a>(
+    exports: &'a [ExportInfo],
+    name: &str,
+) -> Result<(usize, &'a ExportInfo), OptionRefusal> {
+    let (index, export) = find(exports, name).ok_or(OptionRefusal::UNKNOWN_EXPORT)?;
+    match export.refusal {
+        None => Ok((index, export)),
+        Some(message) => Err(OptionRefusal::policy(message)),
+    }
+}
+
 fn answer_list(data: &[u8], host: &mut HostSide<'_>) -> Result<Option<Outcome>, OptionRefusal> {
     OptionData::new(data).finish()?;
-    for export in host.exports {
+    for export in host.exports.iter().filter(|export| export.refusal.is_none()) {
         append_server(option_code::LIST, export, host.output);
     }
     append_ack(option_code::LIST, host.output);

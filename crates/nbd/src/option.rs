@@ -31,6 +31,10 @@ impl OptionRefusal {
         OptionRefusal { reply: reply_code::ERR_TOO_BIG, message }
     }
 
+    pub(crate) const fn policy(message: &'static str) -> OptionRefusal {
+        OptionRefusal { reply: reply_code::ERR_POLICY, message }
+    }
+
     pub(crate) const UNKNOWN_OPTION: OptionRefusal =
         OptionRefusal { reply: reply_code::ERR_UNSUP, message: "option not supported" };
     pub(crate) const UNKNOWN_EXPORT: OptionRefusal =

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use forebay_host::set::{OpenedSet, OriginError, SetError, SetOptions, open_without_cache};
 use forebay_host::state_file::{list_states, set_id_text};
-use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions};
+use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions, UblkOptions};
 
 use crate::admin::socket;
 use crate::args::ServeArguments;
@@ -34,8 +34,15 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         (None, Some(set)) => (None, open_origins(set, &arguments)?, bare_name()),
         (None, None) => (None, open_bare(&arguments)?, bare_name()),
     };
+    let ublk = arguments.ublk.into_iter().map(|ublk| UblkOptions {
+        name: ublk.name,
+        number: ublk.number,
+        queue_count: arguments.ublk_queues,
+        queue_depth: arguments.ublk_depth,
+    });
+    let ublk: Vec<_> = ublk.collect();
     let mut listen = arguments.nbd;
-    if listen.is_empty() {
+    if listen.is_empty() && ublk.is_empty() {
         listen.push(default_listen(&name)?);
     }
     let admin = match arguments.admin {
@@ -48,6 +55,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     let io_timeout_ms = u64::from(arguments.io_timeout) * 1000;
     let options = ShardOptions {
         listen,
+        ublk,
         connections_max,
         cache_timeout_ms,
         io_timeout_ms,

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::client::NbdClient;
-use crate::support::{Scratch, Server, foreign, has_tool};
+use crate::support::{Scratch, Server, foreign, has_tool, skip};
 
 #[test]
 fn a_bare_device_is_served_to_foreign_clients() {
@@ -186,5 +186,22 @@ fn dirty_data_on_a_lost_cache_device_is_given_up_by_name_only() {
     let mut bytes = [9; 4096];
     server.client().read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0; 4096]);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn a_block_device_needs_the_driver() {
+    let test = "a_block_device_needs_the_driver";
+    if Path::new("/dev/ublk-control").exists() {
+        return skip(test, "the ublk driver is there");
+    }
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let ended = scratch.run(&["serve", "cache.img", "--state-dir", "state", "--ublk", "vol"]);
+    ended.expect(4).says("modprobe ublk_drv");
+    scratch.run(&["serve", "cache.img", "--ublk", "vol=x"]).expect(2).says("no number");
+    scratch.run(&["serve", "cache.img", "--ublk-depth", "0"]).expect(2);
+    // Nothing has happened to the set.
+    let server = scratch.serve();
     assert_eq!(server.terminate(), Some(0));
 }

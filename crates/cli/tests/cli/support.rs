@@ -302,14 +302,19 @@ pub(crate) fn has_tool(test: &str, tool: &str) -> bool {
     if std::env::split_paths(&path).any(|directory| directory.join(tool).is_file()) {
         return true;
     }
-    let line = format!("SKIPPED {test}: {tool} is missing");
+    skip(test, &format!("{tool} is missing"));
+    false
+}
+
+/// Says that a test is skipped, and why.
+pub(crate) fn skip(test: &str, why: &str) {
+    let line = format!("SKIPPED {test}: {why}");
     println!("{line}");
     if let Some(log) = std::env::var_os("FOREBAY_SKIP_LOG") {
         let mut log = File::options().create(true).append(true).open(log).expect("the skip log");
         // One write: tests run at the same time, and a line must stay a line.
         log.write_all(format!("{line}\n").as_bytes()).expect("the skip log");
     }
-    false
 }
 
 /// Runs a foreign program and returns what it printed; it must succeed.

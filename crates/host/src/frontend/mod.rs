@@ -1,21 +1,33 @@
 //! Front ends: how clients reach exports.
 //!
-//! A front end turns bytes of clients into [`Demand`]s and [`ClientReply`]s into bytes. It knows
-//! exports by number and nothing of what is behind them.
+//! A front end turns what clients ask into [`Demand`]s, and [`ClientReply`]s into what clients get.
+//! It knows exports by number and nothing of what is behind them. [`FrontEnd`] is all that the loop
+//! asks of one; what the kernel has completed goes to the front end that submitted it.
+//! [`FrontEnds`] has all of them stand beside each other: it puts the front end's place into the
+//! number of each request, and finds it there again when the reply comes.
 
 mod connection;
 mod log_once;
 pub(crate) mod nbd;
 mod outbox;
 mod translation;
+pub(crate) mod ublk;
 
 use forebay_engine::io::IoError;
 use forebay_engine::request::{RequestError, RequestKind};
+use forebay_engine::status::BlockState;
 use forebay_engine::units::Time;
 
 use crate::buffer_pool::BufferPool;
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::status::ConnectionReport;
+use nbd::NbdFrontEnd;
+use ublk::UblkFrontEnd;
+
+/// Bits of a request's number that are the front end's own; its place is above them. Far more than
+/// can be under way.
+const NUMBER_BITS: u32 = 28;
 
 /// Where the blocks of a read came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,6 +60,17 @@ pub(crate) enum Demand {
     BlockStatus { number: u32, export: ExportNumber, offset_bytes: u64, length_bytes: u64 },
 }
 
+impl Demand {
+    /// The same with another number.
+    fn numbered(mut self, change: impl FnOnce(u32) -> u32) -> Demand {
+        let (Demand::Request(ClientRequest { number, .. })
+        | Demand::Forget { number, .. }
+        | Demand::BlockStatus { number, .. }) = &mut self;
+        *number = change(*number);
+        self
+    }
+}
+
 /// The answer to a request. Each request gets exactly one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClientReply {
@@ -62,6 +85,156 @@ pub(crate) struct FrontContext<'a> {
     pub(crate) pool: &'a mut BufferPool,
     pub(crate) exports: &'a mut ExportTable,
     pub(crate) now: Time,
+}
+
+/// What the loop asks of a front end.
+pub(crate) trait FrontEnd {
+    /// The next thing that a client wants.
+    fn poll_demand(&mut self) -> Option<Demand>;
+
+    /// A request is done.
+    fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply);
+
+    /// The state of a range, in runs of blocks from its start on: what a block status asked for.
+    fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]);
+
+    /// Sends what is due, resumes what was stalled, and asks for more. To be called when all
+    /// replies of a round are in, so that they leave together.
+    fn flush(&mut self, context: &mut FrontContext<'_>);
+
+    /// Whether a request waits for memory that others have.
+    fn waits_for_memory(&self) -> bool;
+
+    /// Whether something is to be done at once.
+    fn has_work(&self) -> bool;
+
+    /// Does what is due by now.
+    fn handle_time(&mut self, context: &mut FrontContext<'_>);
+
+    /// When to call [`FrontEnd::handle_time`] next.
+    fn next_wakeup(&self) -> Option<Time>;
+
+    /// Takes no new clients and no new requests; replies that are due still go out.
+    fn begin_shutdown(&mut self);
+
+    /// Whether a request of a client is not answered yet.
+    fn has_requests(&self) -> bool;
+
+    /// Lets go of all clients.
+    fn close_all(&mut self, context: &mut FrontContext<'_>);
+
+    /// Lets go of the clients of an export.
+    fn close_clients_of(&mut self, context: &mut FrontContext<'_>, export: ExportNumber);
+
+    /// Whether the kernel holds no memory for it and no client is left.
+    fn is_empty(&self) -> bool;
+
+    /// Clients of an export, by name.
+    fn peers_of(&self, export: ExportNumber) -> Vec<String>;
+
+    /// All clients.
+    fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport>;
+}
+
+/// All front ends of a shard.
+pub(crate) struct FrontEnds {
+    pub(crate) nbd: NbdFrontEnd,
+    pub(crate) ublk: UblkFrontEnd,
+}
+
+impl FrontEnds {
+    fn all(&self) -> [&dyn FrontEnd; 2] {
+        [&self.nbd, &self.ublk]
+    }
+
+    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 2] {
+        [&mut self.nbd, &mut self.ublk]
+    }
+
+    /// The front end of a request, and the request's number there.
+    fn of_number(&mut self, number: u32) -> (&mut dyn FrontEnd, u32) {
+        let place = (number >> NUMBER_BITS) as usize;
+        let [nbd, ublk] = self.all_mut();
+        let front = match place {
+            0 => nbd,
+            1 => ublk,
+            _ => panic!("a reply to a request that was never made"),
+        };
+        (front, number & ((1 << NUMBER_BITS) - 1))
+    }
+}
+
+impl FrontEnd for FrontEnds {
+    fn poll_demand(&mut self) -> Option<Demand> {
+        for (place, front) in (0u32..).zip(self.all_mut()) {
+            if let Some(demand) = front.poll_demand() {
+                return Some(demand.numbered(|number| {
+                    assert!(number < 1 << NUMBER_BITS, "what is under way is bounded");
+                    place << NUMBER_BITS | number
+                }));
+            }
+        }
+        None
+    }
+
+    fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
+        let (front, number) = self.of_number(reply.number);
+        front.handle_reply(context, ClientReply { number, ..reply });
+    }
+
+    fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]) {
+        let (front, number) = self.of_number(number);
+        front.handle_block_status(number, runs);
+    }
+
+    fn flush(&mut self, context: &mut FrontContext<'_>) {
+        self.all_mut().into_iter().for_each(|front| front.flush(context));
+        self.nbd.others_wait = self.ublk.waits_for_memory();
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        self.all().into_iter().any(FrontEnd::waits_for_memory)
+    }
+
+    fn has_work(&self) -> bool {
+        self.all().into_iter().any(FrontEnd::has_work)
+    }
+
+    fn handle_time(&mut self, context: &mut FrontContext<'_>) {
+        self.all_mut().into_iter().for_each(|front| front.handle_time(context));
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        self.all().into_iter().filter_map(FrontEnd::next_wakeup).min()
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.all_mut().into_iter().for_each(FrontEnd::begin_shutdown);
+    }
+
+    fn has_requests(&self) -> bool {
+        self.all().into_iter().any(FrontEnd::has_requests)
+    }
+
+    fn close_all(&mut self, context: &mut FrontContext<'_>) {
+        self.all_mut().into_iter().for_each(|front| front.close_all(context));
+    }
+
+    fn close_clients_of(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        self.all_mut().into_iter().for_each(|front| front.close_clients_of(context, export));
+    }
+
+    fn is_empty(&self) -> bool {
+        self.all().into_iter().all(FrontEnd::is_empty)
+    }
+
+    fn peers_of(&self, export: ExportNumber) -> Vec<String> {
+        self.all().into_iter().flat_map(|front| front.peers_of(export)).collect()
+    }
+
+    fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
+        self.all().into_iter().flat_map(|front| front.report(exports, now)).collect()
+    }
 }
 
 /// What a client is told when a device of a bare export fails.

@@ -31,7 +31,7 @@ use super::outbox::{Body, OutgoingReply, SendStep, Sent};
 use super::translation::{
     RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
 };
-use super::{ClientReply, Demand, FrontContext};
+use super::{ClientReply, Demand, FrontContext, FrontEnd};
 use crate::buffer_pool::Owner;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
@@ -60,6 +60,8 @@ pub(crate) struct NbdFrontEnd {
     demands: VecDeque<Demand>,
     touched: Vec<u32>,
     memory_waiters: VecDeque<u32>,
+    /// Whether clients of another front end wait for memory, which those of this one may hold.
+    pub(super) others_wait: bool,
     client_bytes: u64,
     is_stopping: bool,
     log: LogOnce,
@@ -82,6 +84,7 @@ impl NbdFrontEnd {
             demands: VecDeque::new(),
             touched: Vec::new(),
             memory_waiters: VecDeque::new(),
+            others_wait: false,
             client_bytes,
             is_stopping: false,
             log: LogOnce::default(),
@@ -301,97 +304,6 @@ impl NbdFrontEnd {
         self.demands.push_back(demand(incoming.number, export, &request, Some(incoming.buffer)));
     }
 
-    /// The next thing that a client wants.
-    pub(crate) fn poll_demand(&mut self) -> Option<Demand> {
-        self.demands.pop_front()
-    }
-
-    /// A request is done.
-    pub(crate) fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
-        let record = self.requests.remove(reply.number);
-        let connection = &mut self.connections[record.connection];
-        let nanoseconds = context.now.nanoseconds_since(record.arrived);
-        if let (Some(class), Some(export)) =
-            (latency_class(record.request.command, reply.served), connection.export)
-        {
-            context.exports[export].latencies.record(class, nanoseconds);
-        }
-        if connection.phase == Phase::Closing {
-            let sent = Sent { requests: 1, buffer_bytes: record.buffer_bytes.into() };
-            if let Some(buffer) = record.buffer {
-                context.pool.release(buffer);
-            }
-            self.settle(record.connection, sent);
-            self.touch(record.connection);
-            return;
-        }
-        let session = connection.session.expect("requests come after the handshake");
-        let outgoing = form_reply(&session, &record, reply.result);
-        if let (Some(buffer), Body::None) = (record.buffer, &outgoing.body) {
-            connection.buffer_bytes -= u64::from(record.buffer_bytes);
-            context.pool.release(buffer);
-        }
-        connection.outbox.push(outgoing);
-        self.touch(record.connection);
-    }
-
-    /// The state of a range, in runs of blocks from its start on: what a block status asked for.
-    pub(crate) fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]) {
-        let record = self.requests.remove(number);
-        let connection = &mut self.connections[record.connection];
-        if connection.phase == Phase::Closing {
-            self.settle(record.connection, Sent { requests: 1, buffer_bytes: 0 });
-            self.touch(record.connection);
-            return;
-        }
-        let session = connection.session.expect("requests come after the handshake");
-        let request = record.request;
-        let cache = cache_extents(&request, runs);
-        // Whether the origin has holes is not known here; all of it counts as allocated.
-        let allocation = [StatusExtent { length_bytes: request.length_bytes, flags: 0 }];
-        let replies: Vec<ContextExtents<'_>> = session
-            .contexts
-            .iter()
-            .map(|context| match context {
-                MetaContext::Allocation => ContextExtents { context, extents: &allocation },
-                MetaContext::Cache => ContextExtents { context, extents: &cache },
-            })
-            .collect();
-        let mut text = Vec::new();
-        session.append_block_status(&request, &replies, &mut text);
-        let header = [0; REPLY_HEADER_BYTES_MAX];
-        let body = Body::Text(text);
-        connection.outbox.push(OutgoingReply { body, ..OutgoingReply::to_request(header, 0) });
-        self.touch(record.connection);
-    }
-
-    /// Sends what is due, resumes what was stalled, and asks for more. To be called when all
-    /// replies of a round are in, so that they leave together.
-    pub(crate) fn flush(&mut self, context: &mut FrontContext<'_>) {
-        let mut touched = std::mem::take(&mut self.touched);
-        for index in touched.drain(..) {
-            self.connections[index].is_touched = false;
-            self.flush_connection(context, index);
-        }
-        // Keeps the memory, unless a connection was touched meanwhile.
-        if self.touched.is_empty() {
-            self.touched = touched;
-        }
-        while let Some(index) = self.memory_waiters.pop_front() {
-            if self.connections[index].stall != Stall::Memory {
-                continue;
-            }
-            if !self.resume(context, index) && self.connections[index].stall == Stall::Memory {
-                // It keeps its turn.
-                let last = self.memory_waiters.pop_back();
-                assert!(last == Some(index));
-                self.memory_waiters.push_front(index);
-                break;
-            }
-            self.touch(index);
-        }
-    }
-
     fn flush_connection(&mut self, context: &mut FrontContext<'_>, index: u32) {
         self.send(context, index);
         while self.connections[index].stall == Stall::OwnLimit && self.is_below_limits(index) {
@@ -555,8 +467,108 @@ impl NbdFrontEnd {
         }
     }
 
-    /// Disconnects clients that overstay.
-    pub(crate) fn handle_time(&mut self, context: &mut FrontContext<'_>) {
+    /// When a connection has overstayed.
+    fn deadline(&self, connection: &Connection) -> Option<Time> {
+        if connection.session.is_none() {
+            return Some(Time(connection.connected_at.0 + HANDSHAKE_NS_MAX));
+        }
+        let is_waited_for =
+            connection.outbox.is_in_ring() || connection.incoming.is_some() || self.is_stopping;
+        let holds_memory =
+            connection.buffer_bytes > 0 && (self.others_wait || self.waits_for_memory());
+        (is_waited_for && (holds_memory || self.is_stopping))
+            .then(|| Time(connection.last_progress.0 + STALL_NS_MAX))
+    }
+}
+
+impl FrontEnd for NbdFrontEnd {
+    fn poll_demand(&mut self) -> Option<Demand> {
+        self.demands.pop_front()
+    }
+
+    fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
+        let record = self.requests.remove(reply.number);
+        let connection = &mut self.connections[record.connection];
+        let nanoseconds = context.now.nanoseconds_since(record.arrived);
+        if let (Some(class), Some(export)) =
+            (latency_class(record.request.command, reply.served), connection.export)
+        {
+            context.exports[export].latencies.record(class, nanoseconds);
+        }
+        if connection.phase == Phase::Closing {
+            let sent = Sent { requests: 1, buffer_bytes: record.buffer_bytes.into() };
+            if let Some(buffer) = record.buffer {
+                context.pool.release(buffer);
+            }
+            self.settle(record.connection, sent);
+            self.touch(record.connection);
+            return;
+        }
+        let session = connection.session.expect("requests come after the handshake");
+        let outgoing = form_reply(&session, &record, reply.result);
+        if let (Some(buffer), Body::None) = (record.buffer, &outgoing.body) {
+            connection.buffer_bytes -= u64::from(record.buffer_bytes);
+            context.pool.release(buffer);
+        }
+        connection.outbox.push(outgoing);
+        self.touch(record.connection);
+    }
+
+    fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]) {
+        let record = self.requests.remove(number);
+        let connection = &mut self.connections[record.connection];
+        if connection.phase == Phase::Closing {
+            self.settle(record.connection, Sent { requests: 1, buffer_bytes: 0 });
+            self.touch(record.connection);
+            return;
+        }
+        let session = connection.session.expect("requests come after the handshake");
+        let request = record.request;
+        let cache = cache_extents(&request, runs);
+        // Whether the origin has holes is not known here; all of it counts as allocated.
+        let allocation = [StatusExtent { length_bytes: request.length_bytes, flags: 0 }];
+        let replies: Vec<ContextExtents<'_>> = session
+            .contexts
+            .iter()
+            .map(|context| match context {
+                MetaContext::Allocation => ContextExtents { context, extents: &allocation },
+                MetaContext::Cache => ContextExtents { context, extents: &cache },
+            })
+            .collect();
+        let mut text = Vec::new();
+        session.append_block_status(&request, &replies, &mut text);
+        let header = [0; REPLY_HEADER_BYTES_MAX];
+        let body = Body::Text(text);
+        connection.outbox.push(OutgoingReply { body, ..OutgoingReply::to_request(header, 0) });
+        self.touch(record.connection);
+    }
+
+    fn flush(&mut self, context: &mut FrontContext<'_>) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for index in touched.drain(..) {
+            self.connections[index].is_touched = false;
+            self.flush_connection(context, index);
+        }
+        // Keeps the memory, unless a connection was touched meanwhile.
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+        while let Some(index) = self.memory_waiters.pop_front() {
+            if self.connections[index].stall != Stall::Memory {
+                continue;
+            }
+            if !self.resume(context, index) && self.connections[index].stall == Stall::Memory {
+                // It keeps its turn.
+                let last = self.memory_waiters.pop_back();
+                assert!(last == Some(index));
+                self.memory_waiters.push_front(index);
+                break;
+            }
+            self.touch(index);
+        }
+    }
+
+    fn handle_time(&mut self, context: &mut FrontContext<'_>) {
         for index in 0..self.connections.bound() {
             let Some(connection) = self.connections.get(index) else { continue };
             let is_due = self.deadline(connection).is_some_and(|deadline| deadline <= context.now);
@@ -568,21 +580,12 @@ impl NbdFrontEnd {
         }
     }
 
-    /// When a connection has overstayed.
-    fn deadline(&self, connection: &Connection) -> Option<Time> {
-        if connection.session.is_none() {
-            return Some(Time(connection.connected_at.0 + HANDSHAKE_NS_MAX));
-        }
-        let is_waited_for =
-            connection.outbox.is_in_ring() || connection.incoming.is_some() || self.is_stopping;
-        let holds_memory = connection.buffer_bytes > 0 && !self.memory_waiters.is_empty();
-        (is_waited_for && (holds_memory || self.is_stopping))
-            .then(|| Time(connection.last_progress.0 + STALL_NS_MAX))
-    }
-
-    /// When to call [`NbdFrontEnd::handle_time`] next.
-    pub(crate) fn next_wakeup(&self) -> Option<Time> {
-        if self.handshakes == 0 && self.memory_waiters.is_empty() && !self.is_stopping {
+    fn next_wakeup(&self) -> Option<Time> {
+        if self.handshakes == 0
+            && !self.waits_for_memory()
+            && !self.others_wait
+            && !self.is_stopping
+        {
             return None;
         }
         self.connections
@@ -592,13 +595,15 @@ impl NbdFrontEnd {
             .min()
     }
 
-    /// Whether something is to be done at once.
-    pub(crate) fn has_work(&self) -> bool {
+    fn waits_for_memory(&self) -> bool {
+        !self.memory_waiters.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
         !self.demands.is_empty() || !self.touched.is_empty()
     }
 
-    /// Accepts nobody any more and refuses new requests; replies that are due still go out.
-    pub(crate) fn begin_shutdown(&mut self) {
+    fn begin_shutdown(&mut self) {
         self.is_stopping = true;
         for listener in self.listeners.drain(..) {
             // Ends the accept that the ring holds.
@@ -611,15 +616,13 @@ impl NbdFrontEnd {
         }
     }
 
-    /// Whether a request of a client is not answered yet.
-    pub(crate) fn has_requests(&self) -> bool {
+    fn has_requests(&self) -> bool {
         self.connections
             .iter()
             .any(|(_, connection)| connection.in_flight > 0 && connection.phase != Phase::Closing)
     }
 
-    /// Closes all connections.
-    pub(crate) fn close_all(&mut self, context: &mut FrontContext<'_>) {
+    fn close_all(&mut self, context: &mut FrontContext<'_>) {
         for index in 0..self.connections.bound() {
             if self.connections.get(index).is_some() {
                 self.close(context, index);
@@ -627,12 +630,7 @@ impl NbdFrontEnd {
         }
     }
 
-    /// Closes the connections to an export.
-    pub(crate) fn close_clients_of(
-        &mut self,
-        context: &mut FrontContext<'_>,
-        export: ExportNumber,
-    ) {
+    fn close_clients_of(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
         for index in 0..self.connections.bound() {
             let connection = self.connections.get(index);
             if connection.is_some_and(|connection| connection.export == Some(export)) {
@@ -641,13 +639,11 @@ impl NbdFrontEnd {
         }
     }
 
-    /// Whether no connection is left.
-    pub(crate) fn is_empty(&self) -> bool {
+    fn is_empty(&self) -> bool {
         self.connections.count() == 0
     }
 
-    /// Clients of an export, by name.
-    pub(crate) fn peers_of(&self, export: ExportNumber) -> Vec<String> {
+    fn peers_of(&self, export: ExportNumber) -> Vec<String> {
         self.connections
             .iter()
             .filter(|(_, connection)| {
@@ -657,8 +653,7 @@ impl NbdFrontEnd {
             .collect()
     }
 
-    /// All clients.
-    pub(crate) fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
+    fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
         let report = |connection: &Connection| ConnectionReport {
             id: connection.id,
             peer: connection.peer.clone(),

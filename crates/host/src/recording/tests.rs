@@ -63,6 +63,7 @@ fn record_some(path: &Path, disk: &Path) {
         optimal_io_bytes: 0,
         is_read_only: false,
         is_rotational: false,
+        identity: 0,
     };
     let mut exports = ExportTable::new();
     let export = exports.add(facts.clone(), Target::Volume(VolumeSlot(0)), None).unwrap();

@@ -8,15 +8,16 @@ use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, VolumeSlot};
 
 use super::ShardError;
-use super::exports::{ExportFacts, Target};
+use super::exports::{ExportFacts, Target, volume_identity};
 use super::handle::{
     AdminCommand, AdminError, BlockAnswer, BlockReport, BlockRun, CommandAnswer, CommandDone,
     Message, ShardCommand,
 };
 use super::run::Running;
-use super::served_set::{CommandKind, Mark, PendingCommand, PendingQuestion, SetPhase};
+use super::served_set::{CommandKind, Mark, PendingCommand, PendingQuestion, ServedSet, SetPhase};
 use super::status::{ExportReport, ShardStatus};
 use crate::device::{DeviceId, OpenedDevice};
+use crate::frontend::FrontEnd;
 use crate::set::OriginError;
 
 /// Most blocks of one block map: an index walk of some milliseconds.
@@ -27,14 +28,16 @@ impl Running {
     pub(super) fn handle_message(&mut self, message: Message) {
         match message {
             Message::Status(answer) => answer.send(Ok(self.status())),
-            Message::Serving(answer) => match self.set.as_mut() {
-                None => answer.send(Ok(())),
-                Some(set) => match set.phase {
-                    SetPhase::Recovering => set.serving_answers.push(answer),
-                    SetPhase::Failed(error) => answer.send(Err(error.into())),
-                    SetPhase::Serving | SetPhase::Stopped(_) => answer.send(Ok(())),
-                },
+            Message::Serving(answer) => match &mut self.set {
+                Some(set) if matches!(set.phase, SetPhase::Recovering) => {
+                    set.serving_answers.push(answer);
+                }
+                Some(ServedSet { phase: SetPhase::Failed(error), .. }) => {
+                    answer.send(Err((*error).into()));
+                }
+                _ => self.answer_when_ready(answer),
             },
+            Message::Ublk(report) => self.handle_ublk(*report),
             Message::Command { id, command, answer } => self.handle_command(id, *command, answer),
             Message::Cancel(id) => {
                 if let Some(set) = &mut self.set {
@@ -61,7 +64,7 @@ impl Running {
     }
 
     fn status(&self) -> ShardStatus {
-        let exports = self.exports.iter().map(|(_, export)| {
+        let exports = self.exports.iter().map(|(number, export)| {
             let volume = match (export.target, &self.set) {
                 (Target::Volume(slot), Some(set)) => set.engine.volume_status(self.now, slot),
                 _ => None,
@@ -73,6 +76,7 @@ impl Running {
                 logical_block_bytes: export.facts.logical_block_bytes,
                 is_read_only: export.facts.is_read_only,
                 unavailable: export.unavailable(),
+                block_device: self.front.ublk.path_of(number),
                 volume,
                 latency: export.latencies.report(),
             }
@@ -147,20 +151,28 @@ impl Running {
     }
 
     fn handle_command(&mut self, id: CommandId, command: ShardCommand, answer: CommandAnswer) {
-        let is_stop = matches!(command, ShardCommand::Plain(AdminCommand::Stop));
-        if is_stop && !self.begin_stop() {
-            answer.send(Err(AdminError::Engine(CommandError::Busy)));
+        if matches!(command, ShardCommand::Plain(AdminCommand::Stop)) {
+            if self.begin_stop() {
+                self.pending_stop = Some((id, answer));
+            } else {
+                answer.send(Err(AdminError::Engine(CommandError::Busy)));
+            }
             return;
         }
         if self.set.is_none() {
-            // A shard of bare devices has nothing else to finish.
-            answer.send(if is_stop {
-                Ok(CommandDone::default())
-            } else {
-                Err(AdminError::NoCacheSet)
-            });
+            answer.send(Err(AdminError::NoCacheSet));
             return;
         }
+        self.start_command(id, command, answer);
+    }
+
+    /// Hands a command to the engine.
+    pub(super) fn start_command(
+        &mut self,
+        id: CommandId,
+        command: ShardCommand,
+        answer: CommandAnswer,
+    ) {
         match self.engine_command(command) {
             Ok((command, kind)) => {
                 let set = self.set.as_mut().expect("looked at above");
@@ -245,9 +257,12 @@ impl Running {
         }
         let facts = device.origin_facts();
         let name = volume.name.clone();
-        if let Err(reason) = set.engine.superblock().clone().add_volume(&volume) {
-            return Err(AdminError::BadVolume { name, reason });
-        }
+        let mut table = set.engine.superblock().clone();
+        let slot = match table.add_volume(&volume) {
+            Ok(slot) => slot,
+            Err(reason) => return Err(AdminError::BadVolume { name, reason }),
+        };
+        let id = table.volume(slot).expect("it was just added").id;
         if self.exports.named(&name).is_some() {
             // Of a volume that has left the table; it is offered until its detach has ended.
             return Err(AdminError::Engine(CommandError::Busy));
@@ -260,6 +275,7 @@ impl Running {
             optimal_io_bytes: facts.optimal_io_bytes,
             is_read_only: false,
             is_rotational: false,
+            identity: volume_identity(&table.set_id, id.0),
         };
         let Ok(device) = self.devices.add(&mut self.ring, device) else {
             return Err(AdminError::Engine(CommandError::TableFull));
@@ -295,12 +311,12 @@ impl Running {
             Event::Serving => {
                 set.phase = SetPhase::Serving;
                 set.unmark_without_cache();
-                for answer in set.serving_answers.drain(..) {
-                    answer.send(Ok(()));
-                }
+                let answers = std::mem::take(&mut set.serving_answers);
                 tracing::info!("the cache set is served");
                 self.end_comeback();
                 self.refresh_sizes();
+                self.front.ublk.begin(&self.exports);
+                answers.into_iter().for_each(|answer| self.answer_when_ready(answer));
             }
             Event::WritesLost { volume, extents } => self.log_lost_writes(volume, &extents),
             Event::RecoveryFailed(error) => {

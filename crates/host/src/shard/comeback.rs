@@ -24,6 +24,7 @@ use super::served_set::{ServedSet, SetPhase};
 use crate::buffer_pool::BufferPool;
 use crate::device::{DeviceTable, OpenedDevice};
 use crate::device_spec::DeviceSpec;
+use crate::frontend::FrontEnd;
 use crate::offline::read_superblock_from;
 
 /// First pause between two looks for the device, doubled up to the longest. Chosen: short enough

@@ -3,6 +3,7 @@
 //! Numbers of exports are never used again within a run, so a client of a detached volume cannot
 //! end up at another one.
 
+use forebay_engine::format::SetId;
 use forebay_engine::units::VolumeSlot;
 use forebay_nbd::ExportInfo;
 
@@ -39,6 +40,28 @@ pub(crate) struct ExportFacts {
     pub(crate) optimal_io_bytes: u32,
     pub(crate) is_read_only: bool,
     pub(crate) is_rotational: bool,
+    /// Names what is served, over restarts: see [`volume_identity`] and [`device_identity`].
+    pub(crate) identity: u64,
+}
+
+/// What begins every identity, in its upper half: ASCII `frby`.
+const IDENTITY_MARK: u64 = 0x6672_6279 << 32;
+
+/// Names a volume of a cache set, with its cache or without.
+pub(crate) fn volume_identity(set: &SetId, volume: u64) -> u64 {
+    let mut text = b"volume".to_vec();
+    text.extend_from_slice(set);
+    text.extend_from_slice(&volume.to_le_bytes());
+    identity(&text)
+}
+
+/// Names a device that is served as it is.
+pub(crate) fn device_identity(spec: &str) -> u64 {
+    identity(format!("device{spec}").as_bytes())
+}
+
+fn identity(text: &[u8]) -> u64 {
+    IDENTITY_MARK | crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text)
 }
 
 /// One export.
@@ -48,6 +71,8 @@ pub(crate) struct Export {
     pub(crate) latencies: Latencies,
     /// Why its device cannot be served, if it cannot.
     unavailable: Option<String>,
+    /// Why it is refused to clients of NBD, if another front end has it.
+    taken: Option<&'static str>,
     is_detaching: bool,
     is_removed: bool,
 }
@@ -88,10 +113,18 @@ impl ExportTable {
         let number = ExportNumber(u32::try_from(self.exports.len()).expect("attaches are few"));
         let latencies = Latencies::new();
         let (is_detaching, is_removed) = (false, false);
-        let export = Export { facts, target, latencies, unavailable, is_detaching, is_removed };
+        let taken = None;
+        let export =
+            Export { facts, target, latencies, unavailable, taken, is_detaching, is_removed };
         self.exports.push(export);
         self.offer();
         Ok(number)
+    }
+
+    /// Gives an export to one front end alone; clients of others are told why.
+    pub(crate) fn claim(&mut self, number: ExportNumber, why: &'static str) {
+        self.exports[number.0 as usize].taken = Some(why);
+        self.offer();
     }
 
     /// Takes an export away from clients that connect later.
@@ -125,7 +158,7 @@ impl ExportTable {
         for (number, export) in (0..).map(ExportNumber).zip(&self.exports) {
             let is_hidden = export.is_removed || export.is_detaching;
             if !is_hidden && export.unavailable.is_none() {
-                self.offered.push(info(&export.facts));
+                self.offered.push(ExportInfo { refusal: export.taken, ..info(&export.facts) });
                 self.offered_numbers.push(number);
             }
         }
@@ -207,6 +240,7 @@ fn info(facts: &ExportFacts) -> ExportInfo {
         // All connections of an export end in one engine or one device, in one thread.
         supports_multi_conn: true,
         supports_fast_zero: false,
+        refusal: None,
     }
 }
 
@@ -223,6 +257,7 @@ mod tests {
             optimal_io_bytes: 96 << 10,
             is_read_only: false,
             is_rotational: true,
+            identity: device_identity("/dev/null"),
         }
     }
 
@@ -259,6 +294,31 @@ mod tests {
         let offered = &table.offered()[0];
         assert_eq!(offered.size_bytes, 1250 * 4096);
         assert_eq!(offered.preferred_block_bytes, 128 << 10);
+    }
+
+    #[test]
+    fn what_another_front_end_has_is_refused_with_the_reason() {
+        let mut table = ExportTable::new();
+        let number = table.add(facts("a"), Target::Volume(VolumeSlot(0)), None).unwrap();
+        table.claim(number, "taken");
+        assert_eq!(table.offered()[0].refusal, Some("taken"));
+        assert_eq!(table.number_at(0), number);
+    }
+
+    #[test]
+    fn identities_tell_volumes_and_devices_apart() {
+        let set: SetId = [7; 16];
+        let all = [
+            volume_identity(&set, 1),
+            volume_identity(&set, 2),
+            volume_identity(&[8; 16], 1),
+            device_identity("/dev/sda"),
+            device_identity("/dev/sdb"),
+        ];
+        for (place, identity) in all.iter().enumerate() {
+            assert_eq!(identity >> 32, 0x6672_6279);
+            assert!(!all[..place].contains(identity));
+        }
     }
 
     #[test]

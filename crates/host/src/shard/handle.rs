@@ -22,6 +22,7 @@ use super::comeback::Returned;
 use super::status::ShardStatus;
 use crate::device::OpenedDevice;
 use crate::device_spec::DeviceSpec;
+use crate::frontend::ublk::UblkReport;
 use crate::probe::OpenError;
 use crate::ring::WakeUp;
 
@@ -293,6 +294,8 @@ pub(crate) enum Message {
     Cancel(CommandId),
     /// The cache device that was gone is found.
     Returned(Box<Returned>),
+    /// A ublk device is further.
+    Ublk(Box<UblkReport>),
     ResetCounters(Answer<(), ShardGone>),
     BlockMap {
         volume: String,
@@ -327,7 +330,7 @@ impl ShardHandle {
         (ShardHandle { sender, wake_up, next_command: Arc::new(AtomicU64::new(1)) }, receiver)
     }
 
-    pub(super) fn send(&self, message: Message) {
+    pub(crate) fn send(&self, message: Message) {
         // If the shard is gone, the message comes back and its answer says so when it is dropped.
         if self.sender.send(message).is_ok() {
             self.wake_up.wake();

@@ -10,6 +10,7 @@ pub(crate) mod latency;
 mod run;
 mod served_set;
 pub(crate) mod status;
+mod ublk;
 mod what_if;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use thiserror::Error;
 
 use crate::device::{Access, OpenedDevice, Recorder};
 use crate::device_spec::DeviceSpec;
+use crate::frontend::ublk::{UblkError, UblkOptions};
 use crate::listen::{ListenAddress, ListenError, Listener};
 use crate::probe::OpenError;
 use crate::recording::RecordingError;
@@ -54,6 +56,8 @@ const IO_TIMEOUT_MS: u64 = 30_000;
 pub struct ShardOptions {
     /// Where clients connect.
     pub listen: Vec<ListenAddress>,
+    /// Exports that are to be block devices of this machine.
+    pub ublk: Vec<UblkOptions>,
     /// Memory for payload. The engine's share is not allocated for bare devices.
     pub memory: MemoryOptions,
     /// Most clients at once; more are refused.
@@ -72,6 +76,7 @@ impl Default for ShardOptions {
     fn default() -> Self {
         ShardOptions {
             listen: Vec::new(),
+            ublk: Vec::new(),
             memory: MemoryOptions::default(),
             connections_max: 64,
             cache_timeout_ms: forebay_engine::CACHE_TIMEOUT_MS,
@@ -88,6 +93,8 @@ pub struct BareExport {
     pub(crate) name: String,
     pub(crate) device: OpenedDevice,
     pub(crate) access: Access,
+    /// Names what is served, over restarts.
+    pub(crate) identity: u64,
 }
 
 impl BareExport {
@@ -97,7 +104,8 @@ impl BareExport {
     /// If it is no device, in use, or locked.
     pub fn open(name: &str, spec: &DeviceSpec, access: Access) -> Result<BareExport, OpenError> {
         let device = OpenedDevice::open_bare(spec, access)?;
-        Ok(BareExport { name: name.to_owned(), device, access })
+        let identity = exports::device_identity(&spec.to_string());
+        Ok(BareExport { name: name.to_owned(), device, access, identity })
     }
 
     /// The device.
@@ -154,6 +162,9 @@ pub enum ShardError {
         /// Why.
         reason: String,
     },
+    /// An export cannot be a block device.
+    #[error(transparent)]
+    Ublk(#[from] UblkError),
     /// Recovery found a damaged cache device.
     #[error("the cache device cannot be used: {0}")]
     Recovery(#[from] forebay_engine::error::RecoveryError),

@@ -6,13 +6,13 @@
 //! replies share calls, the more the busier it is.
 //!
 //! Invariants: the ring goes before the memory that it may name; the loop ends only when the kernel
-//! holds nothing of it. Nothing in a round waits, except saving the host state file (see there).
+//! holds no memory of it. Nothing in a round waits, except saving the host state file (see there).
 
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use forebay_engine::event::Event;
+use forebay_engine::event::{CommandId, Event};
 use forebay_engine::request::{Request, RequestId};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
@@ -20,14 +20,17 @@ use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
 use super::bare::BareRequests;
 use super::exports::{ExportFacts, ExportTable, Target};
 use super::fetch::Fetches;
-use super::handle::{Message, ShardHandle};
+use super::handle::{Answer, CommandAnswer, Message, NotServing, ShardHandle};
 use super::served_set::ServedSet;
 use super::{BareExport, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
 use crate::frontend::nbd::NbdFrontEnd;
-use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, Served};
+use crate::frontend::ublk::UblkFrontEnd;
+use crate::frontend::{
+    ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, Served,
+};
 use crate::ring::{Completion, Ring, Token, WakeUp};
 
 /// Rounds of engine and inline devices before the sockets are looked at again: a device in memory
@@ -36,7 +39,7 @@ const ROUNDS_MAX: u32 = 8;
 /// Largest range of one block status: bounds the time that the engine's index is walked.
 const STATUS_BYTES_MAX: u64 = 1 << 30;
 /// How long clients may take to read their last replies when the shard stops.
-const STOP_NS_MAX: u64 = 5_000_000_000;
+pub(super) const STOP_NS_MAX: u64 = 5_000_000_000;
 
 /// How far the end is.
 pub(super) enum Lifecycle {
@@ -52,7 +55,7 @@ pub(super) enum Lifecycle {
 /// A shard at work. Fields are dropped in order: the ring first.
 pub(super) struct Running {
     pub(super) ring: Ring,
-    pub(super) front: NbdFrontEnd,
+    pub(super) front: FrontEnds,
     pub(super) devices: DeviceTable,
     pub(super) pool: BufferPool,
     pub(super) exports: ExportTable,
@@ -64,6 +67,12 @@ pub(super) struct Running {
     pub(super) fetches: Fetches,
     messages: Receiver<Message>,
     pub(super) handle: ShardHandle,
+    /// Those who wait for all front ends to be ready.
+    pub(super) ready_answers: Vec<Answer<(), NotServing>>,
+    /// A stop that begins when no front end can bring requests any more.
+    pub(super) pending_stop: Option<(CommandId, CommandAnswer)>,
+    /// Why the shard ends early, though in good order.
+    pub(super) failure: Option<ShardError>,
     /// The engine may have something to do.
     is_restless: bool,
     /// For an engine that takes over.
@@ -88,8 +97,9 @@ impl Shard {
             drop(std::mem::replace(&mut running.messages, std::sync::mpsc::channel().1));
             // The kernel may still hold addresses of the rest, and nobody can wait for it.
             std::mem::forget(running);
+            return result;
         }
-        result
+        running.failure.take().map_or(Ok(()), Err)
     }
 }
 
@@ -120,10 +130,12 @@ impl Running {
         for export in bare {
             add_bare(export, &mut ring, &mut devices, &mut exports)?;
         }
-        let front = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        let nbd = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        let mut ublk = UblkFrontEnd::new(handle.clone());
+        ublk.claim(&options.ublk, &mut exports)?;
         Ok(Running {
             ring,
-            front,
+            front: FrontEnds { nbd, ublk },
             devices,
             pool,
             exports,
@@ -135,6 +147,9 @@ impl Running {
             fetches: Fetches::default(),
             messages,
             handle,
+            ready_answers: Vec::new(),
+            pending_stop: None,
+            failure: None,
             is_restless: false,
             cache_timeout_ms: options.cache_timeout_ms,
             wake_up,
@@ -146,7 +161,10 @@ impl Running {
 
     fn serve(&mut self) -> Result<(), ShardError> {
         self.ring.arm_wake_up(&self.wake_up);
-        self.front.start(&mut self.ring);
+        self.front.nbd.start(&mut self.ring);
+        if self.set.is_none() {
+            self.front.ublk.begin(&self.exports);
+        }
         loop {
             self.work()?;
             if self.is_over() {
@@ -165,8 +183,9 @@ impl Running {
             return Some(Duration::ZERO);
         }
         let deadline = match self.lifecycle {
-            Lifecycle::Stopping { deadline } => Some(deadline),
-            Lifecycle::Serving | Lifecycle::Closing => None,
+            // Before, there is nothing that it could end.
+            Lifecycle::Stopping { deadline } if self.is_engine_done() => Some(deadline),
+            Lifecycle::Serving | Lifecycle::Stopping { .. } | Lifecycle::Closing => None,
         };
         let wakeups = [
             self.set.as_ref().and_then(ServedSet::next_wakeup),
@@ -192,15 +211,19 @@ impl Running {
                 }
                 Token::Accept(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_accept(&mut context, index, completion);
+                    front.nbd.handle_accept(&mut context, index, completion);
                 }
                 Token::Receive(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_received(&mut context, index, result);
+                    front.nbd.handle_received(&mut context, index, result);
                 }
                 Token::Send(index) => {
                     let (front, mut context) = self.front();
-                    front.handle_sent(&mut context, index, result);
+                    front.nbd.handle_sent(&mut context, index, result);
+                }
+                Token::Ublk(slot) => {
+                    let (front, mut context) = self.front();
+                    front.ublk.handle_completion(&mut context, slot, result);
                 }
                 Token::WakeUp => {
                     self.wake_up.clear();
@@ -219,7 +242,7 @@ impl Running {
         }
     }
 
-    pub(super) fn front(&mut self) -> (&mut NbdFrontEnd, FrontContext<'_>) {
+    pub(super) fn front(&mut self) -> (&mut FrontEnds, FrontContext<'_>) {
         let context = FrontContext {
             ring: &mut self.ring,
             pool: &mut self.pool,
@@ -245,7 +268,7 @@ impl Running {
             }
             let (front, mut context) = self.front();
             front.flush(&mut context);
-            self.is_restless = self.advance_comeback();
+            self.is_restless = self.advance_comeback() || self.begin_pending_stop();
             if !self.is_restless && !self.devices.has_finished() && !self.front.has_work() {
                 break;
             }
@@ -390,10 +413,14 @@ impl Running {
         true
     }
 
+    /// Whether the engine has finished for good, if there is one.
+    fn is_engine_done(&self) -> bool {
+        self.pending_stop.is_none() && self.set.as_ref().is_none_or(ServedSet::is_stopped)
+    }
+
     fn advance_stop(&mut self) {
         let Lifecycle::Stopping { deadline } = self.lifecycle else { return };
-        let engine_is_done = self.set.as_ref().is_none_or(ServedSet::is_stopped);
-        if engine_is_done && (!self.front.has_requests() || deadline <= self.now) {
+        if self.is_engine_done() && (!self.front.has_requests() || deadline <= self.now) {
             self.lifecycle = Lifecycle::Closing;
             let (front, mut context) = self.front();
             front.close_all(&mut context);
@@ -419,9 +446,9 @@ fn add_bare(
     devices: &mut DeviceTable,
     exports: &mut ExportTable,
 ) -> Result<(), ShardError> {
-    let BareExport { name, device, access } = export;
+    let BareExport { name, device, access, identity } = export;
     let is_read_only = access == Access::ReadOnly;
-    let facts = ExportFacts { name, is_read_only, ..bare_facts(&device) };
+    let facts = ExportFacts { name, is_read_only, identity, ..bare_facts(&device) };
     let Ok(id) = devices.add(ring, device) else {
         let reason = "too many devices are open".to_owned();
         return Err(ShardError::Export { name: facts.name, reason });
@@ -442,6 +469,7 @@ fn bare_facts(device: &OpenedDevice) -> ExportFacts {
         optimal_io_bytes: facts.optimal_io_bytes,
         is_read_only: false,
         is_rotational: device.origin_facts().is_rotational,
+        identity: 0,
     }
 }
 

@@ -9,6 +9,7 @@
 use forebay_engine::Engine;
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{CommandId, SavedMark};
+use forebay_engine::format::SetId;
 use forebay_engine::format::superblock::Volume;
 use forebay_engine::io::Device;
 use forebay_engine::options::HostMark;
@@ -16,7 +17,7 @@ use forebay_engine::units::{OriginBlock, Time, VolumeId, VolumeSlot};
 
 use super::ShardError;
 use super::comeback::Comeback;
-use super::exports::{ExportFacts, ExportTable, Target};
+use super::exports::{ExportFacts, ExportTable, Target, volume_identity};
 use super::handle::{AdminError, Answer, BlockAnswer, CommandAnswer, CommandDone, NotServing};
 use super::status::SetReport;
 use super::what_if::LiveCurve;
@@ -145,7 +146,7 @@ impl ServedSet {
         };
         for (slot, origin) in origins {
             let volume = superblock.volume(slot).expect("origins belong to volumes");
-            let facts = volume_facts(volume, Some(&origin));
+            let facts = volume_facts(&superblock.set_id, volume, Some(&origin));
             let id = devices.add(ring, origin).map_err(|_| too_many(&volume.name))?;
             set.origins[usize::from(slot.0)] = Some(id);
             exports.add(facts, Target::Volume(slot), None)?;
@@ -153,7 +154,8 @@ impl ServedSet {
         for missing in unavailable {
             let volume = superblock.volume(missing.slot).expect("it is in the table");
             let reason = Some(missing.error.to_string());
-            exports.add(volume_facts(volume, None), Target::Volume(missing.slot), reason)?;
+            let facts = volume_facts(&superblock.set_id, volume, None);
+            exports.add(facts, Target::Volume(missing.slot), reason)?;
         }
         Ok(set)
     }
@@ -419,7 +421,11 @@ impl ServedSet {
 }
 
 /// What the export of a volume is made of.
-pub(super) fn volume_facts(volume: &Volume, origin: Option<&OpenedDevice>) -> ExportFacts {
+pub(super) fn volume_facts(
+    set_id: &SetId,
+    volume: &Volume,
+    origin: Option<&OpenedDevice>,
+) -> ExportFacts {
     ExportFacts {
         name: volume.name.clone(),
         device: volume.origin_path.clone(),
@@ -429,5 +435,6 @@ pub(super) fn volume_facts(volume: &Volume, origin: Option<&OpenedDevice>) -> Ex
         is_read_only: false,
         // The cache hides the distances of the disk behind it.
         is_rotational: false,
+        identity: volume_identity(set_id, volume.id.0),
     }
 }

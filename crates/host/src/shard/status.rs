@@ -71,6 +71,8 @@ pub struct ExportReport {
     pub is_read_only: bool,
     /// Why the origin is not open, if it is not.
     pub unavailable: Option<String>,
+    /// The block device that it is served as, if it is.
+    pub block_device: Option<String>,
     /// What the engine says of the volume; `None` for a bare device.
     pub volume: Option<VolumeStatus>,
     /// Time from the arrival of a request to its reply.

@@ -21,6 +21,7 @@ pub(crate) fn exports() -> Vec<ExportInfo> {
         is_rotational: false,
         supports_multi_conn: true,
         supports_fast_zero: false,
+        refusal: None,
     };
     let large = ExportInfo {
         name: "large".to_string(),

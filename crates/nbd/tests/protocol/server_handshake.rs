@@ -10,6 +10,7 @@ use crate::wire::{OptionReply, Wire, ack, context_data, go_data, option};
 
 const ERROR: u32 = 1 << 31;
 const UNSUP: u32 = ERROR + 1;
+const POLICY: u32 = ERROR + 2;
 const INVALID: u32 = ERROR + 3;
 const UNKNOWN: u32 = ERROR + 6;
 const SHUTDOWN: u32 = ERROR + 7;
@@ -153,6 +154,20 @@ fn list_names_and_describes() {
     assert_eq!(refusal(3, &server.ask(3, b"x")), INVALID);
     server.exports.clear();
     assert_eq!(server.ask(3, &[]), ack(3));
+}
+
+#[test]
+fn what_is_not_to_be_had_is_refused_with_words_and_not_listed() {
+    let mut server = Server::greeted();
+    server.exports.truncate(1);
+    server.exports[0].refusal = Some("somebody else has it");
+    for name in ["volume", ""] {
+        let reply = server.ask(7, &go_data(name, &[3]));
+        assert_eq!(refusal(7, &reply), POLICY);
+        assert!(reply.ends_with(b"somebody else has it"));
+    }
+    assert_eq!(server.ask(3, &[]), ack(3));
+    assert_eq!(server.feed(&option(1, b"volume")), Err(ProtocolError::ExportUnknown));
 }
 
 #[test]

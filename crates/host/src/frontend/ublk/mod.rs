@@ -1,0 +1,506 @@
+//! The ublk front end: exports as block devices of this machine, `/dev/ublkbN`.
+//!
+//! The kernel's driver hands requests over through commands that wait on the shard's ring, one for
+//! each tag of each queue; the answer to a request asks for the next one in the same command. What
+//! else a device needs is done by a thread that lives only for that (see [`lifecycle`]), since the
+//! kernel lets it wait: for our first commands, for requests under way, for others who use the
+//! device. It tells the shard how far it is, as [`Progress`].
+//!
+//! Bounds: each tag has one request under way at most, so slots are made when a device is opened
+//! and a request allocates nothing but its payload. Requests for whose payload there is no memory
+//! wait in turn.
+//!
+//! Invariants: a request that was taken gets one commit. The character device is closed only when
+//! its last command has come back. An export that has a device is offered by no other front end.
+
+mod abi;
+mod channel;
+mod control;
+mod device;
+mod error;
+mod lifecycle;
+mod request;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::thread;
+
+use forebay_engine::status::BlockState;
+use forebay_engine::units::Time;
+
+use self::control::Control;
+use self::device::{Device, Phase, Slot, SlotState};
+use self::lifecycle::{Progress, Wanted};
+use self::request::{Geometry, errno_of};
+use super::log_once::LogOnce;
+use super::{ClientReply, Demand, FrontContext, FrontEnd};
+use crate::ring::Ring;
+use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::handle::{Message, ShardHandle};
+use crate::shard::status::ConnectionReport;
+
+pub use self::error::UblkError;
+pub(crate) use self::error::block_path;
+
+/// Why other front ends do not offer an export that has a device.
+const TAKEN: &str = "in use as a ublk device; a volume has one writable front end at a time";
+/// Numbers of devices among those of connections start here, above any that NBD counts up to.
+const CONNECTION_BASE: u64 = 1 << 32;
+
+/// A device that is to be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct UblkOptions {
+    /// Name of the export.
+    pub name: String,
+    /// N of `/dev/ublkbN`. `None`: that of the predecessor if it left one, else the driver chooses.
+    pub number: Option<u32>,
+    /// Queues. The shard serves all of them; more than one spares processors that send many
+    /// requests at once from waiting for each other.
+    pub queue_count: u16,
+    /// Requests under way in each queue.
+    pub queue_depth: u16,
+}
+
+impl UblkOptions {
+    /// As deep as the kernel's own network block device.
+    pub const QUEUE_DEPTH: u16 = 128;
+    /// Most queues, and the deepest: far beyond what one shard can use.
+    pub const QUEUE_COUNT_MAX: u16 = 64;
+    /// See there.
+    pub const QUEUE_DEPTH_MAX: u16 = 1024;
+}
+
+/// What the thread of a device tells.
+pub(crate) struct UblkReport {
+    device: usize,
+    progress: Progress,
+}
+
+/// The front end.
+pub(crate) struct UblkFrontEnd {
+    devices: Vec<Device>,
+    slots: Vec<Slot>,
+    demands: VecDeque<Demand>,
+    memory_waiters: VecDeque<u32>,
+    handle: ShardHandle,
+    is_stopping: bool,
+    log: LogOnce,
+}
+
+impl UblkFrontEnd {
+    /// A front end without devices.
+    pub(crate) fn new(handle: ShardHandle) -> UblkFrontEnd {
+        UblkFrontEnd {
+            devices: Vec::new(),
+            slots: Vec::new(),
+            demands: VecDeque::new(),
+            memory_waiters: VecDeque::new(),
+            handle,
+            is_stopping: false,
+            log: LogOnce::default(),
+        }
+    }
+
+    /// Notes which devices there shall be, and takes their exports away from other front ends. What
+    /// can be known to go wrong is found now, before anybody is served.
+    pub(crate) fn claim(
+        &mut self,
+        options: &[UblkOptions],
+        exports: &mut ExportTable,
+    ) -> Result<(), UblkError> {
+        if options.is_empty() {
+            return Ok(());
+        }
+        let control = &mut Control::open()?;
+        for option in options {
+            let Some(number) = exports.named(&option.name) else {
+                let known = exports.iter().map(|(_, export)| export.facts.name.clone());
+                let (name, known) = (option.name.clone(), known.collect());
+                return Err(UblkError::UnknownExport { name, known });
+            };
+            if self.devices.iter().any(|device| device.export == number) {
+                return Err(UblkError::Twice { name: option.name.clone() });
+            }
+            let same = |device: &Device| device.wanted.number == option.number;
+            if let Some(number) = option.number
+                && self.devices.iter().any(same)
+            {
+                return Err(UblkError::SameNumber { number });
+            }
+            let mut device = Device::new(number, wanted(option, exports, number));
+            lifecycle::plan(control, &device.wanted)?;
+            if exports[number].unavailable().is_some() {
+                device.phase = Phase::Gone;
+            }
+            exports.claim(number, TAKEN);
+            self.devices.push(device);
+        }
+        become_io_flusher();
+        Ok(())
+    }
+
+    /// Brings the devices to life. To be called when requests can be served; again does no harm.
+    pub(crate) fn begin(&mut self, exports: &ExportTable) {
+        for index in 0..self.devices.len() {
+            let device = &mut self.devices[index];
+            if device.phase != Phase::Waiting || self.is_stopping {
+                continue;
+            }
+            device.phase = Phase::Starting;
+            // What recovery found may have changed the size.
+            device.wanted.geometry = Geometry::of(&exports[device.export].facts);
+            let wanted = device.wanted.clone();
+            self.spawn(index, move |tell| lifecycle::start(&wanted, tell));
+        }
+    }
+
+    fn spawn(&self, index: usize, work: impl FnOnce(&dyn Fn(Progress)) + Send + 'static) {
+        let handle = self.handle.clone();
+        let tell = move |progress| {
+            let report = UblkReport { device: index, progress };
+            handle.send(Message::Ublk(Box::new(report)));
+        };
+        let spawned = thread::Builder::new().name("ublk".into()).spawn(move || work(&tell));
+        if let Err(source) = spawned {
+            // As the thread would have told it.
+            let report = UblkReport { device: index, progress: Progress::NoThread(source) };
+            self.handle.send(Message::Ublk(Box::new(report)));
+        }
+    }
+
+    /// Whether all devices can be used, as far as there are to be any.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.devices.iter().all(|device| !matches!(device.phase, Phase::Waiting | Phase::Starting))
+    }
+
+    /// Whether the engine may stop: no device can bring a request any more, and all that came are
+    /// answered.
+    pub(crate) fn may_stop(&self) -> bool {
+        let is_over = |device: &Device| matches!(device.phase, Phase::Kept | Phase::Gone);
+        self.devices.iter().all(is_over) && !self.has_requests()
+    }
+
+    /// The device of an export, if it can be used.
+    pub(crate) fn path_of(&self, export: ExportNumber) -> Option<String> {
+        let mut devices = self.devices.iter();
+        let device = devices.find(|device| device.export == export)?;
+        (device.phase == Phase::Live).then(|| block_path(device.number))
+    }
+
+    /// A thread tells how far a device is. Returns why it cannot be had, if it cannot.
+    pub(crate) fn handle_report(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        report: UblkReport,
+    ) -> Result<(), UblkError> {
+        let UblkReport { device: index, progress } = report;
+        match progress {
+            Progress::Opened(opened) => {
+                let device = &mut self.devices[index];
+                let base = self.slots.len() as u32;
+                device.open(opened, base);
+                let slots = (0..device.slot_count()).map(|_| Slot::new(index));
+                self.slots.extend(slots);
+                // What each slot can want at once; the queue never grows under load.
+                self.demands.reserve(self.slots.len());
+                self.memory_waiters.reserve(self.slots.len());
+                self.devices[index].fetch_all(context.ring);
+            }
+            Progress::Live { was_taken_over } => {
+                let device = &mut self.devices[index];
+                device.phase = Phase::Live;
+                device.alive_since = context.now;
+                let (path, name) = (block_path(device.number), &device.wanted.name);
+                if was_taken_over {
+                    tracing::info!(device = path, export = name, "taken over from a dead server");
+                } else {
+                    tracing::info!(device = path, export = name, "in use as a block device");
+                }
+                if self.is_stopping {
+                    self.begin_removal(index);
+                }
+            }
+            Progress::Failed(error) => {
+                self.devices[index].fail();
+                return Err(error);
+            }
+            Progress::NoThread(source) => {
+                let device = &mut self.devices[index];
+                if device.phase == Phase::Starting {
+                    device.fail();
+                    return Err(UblkError::Thread { source });
+                }
+                self.keep(index, &format!("it cannot be ended: {source}"));
+            }
+            Progress::InUse(user) => {
+                self.keep(index, &format!("it is in use ({user})"));
+            }
+            Progress::Stopped => self.devices[index].let_go(),
+            Progress::Removed => {
+                let device = &mut self.devices[index];
+                device.phase = Phase::Gone;
+                tracing::info!(device = block_path(device.number), "removed");
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a device to the kernel when the shard stops: requests that come from now on wait for
+    /// the next server.
+    fn keep(&mut self, index: usize, why: &str) {
+        let device = &mut self.devices[index];
+        device.phase = Phase::Kept;
+        let (path, name, number) = (block_path(device.number), &device.wanted.name, device.number);
+        tracing::warn!(
+            "{path} of `{name}` is kept, because {why}: its requests wait until `forebay serve` \
+             with --ublk {name}={number} takes it over; to remove it, release it and stop that \
+             server"
+        );
+        // What waits for memory was not begun.
+        let mut waiters = std::mem::take(&mut self.memory_waiters);
+        waiters.retain(|slot| self.slots[*slot as usize].device != index);
+        self.memory_waiters = waiters;
+        for slot in &mut self.slots {
+            if slot.device == index && matches!(slot.state, SlotState::Stalled(_)) {
+                slot.state = SlotState::Idle;
+            }
+        }
+    }
+
+    fn begin_removal(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        match device.phase {
+            Phase::Waiting => device.phase = Phase::Gone,
+            Phase::Live => {
+                device.phase = Phase::Removing;
+                let number = device.number;
+                self.spawn(index, move |tell| lifecycle::remove(number, tell));
+            }
+            // Goes on when it is live, or is over already.
+            Phase::Starting | Phase::Removing | Phase::Kept | Phase::Gone => {}
+        }
+    }
+
+    /// A command of a slot has come back: with a request, or for good.
+    pub(crate) fn handle_completion(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        slot: u32,
+        result: i32,
+    ) {
+        let index = self.slots[slot as usize].device;
+        let device = &mut self.devices[index];
+        assert!(self.slots[slot as usize].state == SlotState::AtKernel);
+        self.slots[slot as usize].state = SlotState::Idle;
+        device.commands -= 1;
+        match result {
+            abi::RESULT_OK if device.takes_requests() => self.take(context, slot),
+            // It waits at the driver, which gives it to the next server.
+            abi::RESULT_OK => {}
+            abi::RESULT_ABORT => device.close_if_quiet(),
+            errno => {
+                let (path, error) =
+                    (block_path(device.number), std::io::Error::from_raw_os_error(-errno));
+                self.log.warn("command", || format!("{path}: a request cannot be had: {error}"));
+                device.close_if_quiet();
+            }
+        }
+    }
+
+    /// Takes a request from the driver.
+    fn take(&mut self, context: &mut FrontContext<'_>, slot: u32) {
+        let device = &mut self.devices[self.slots[slot as usize].device];
+        device.requests += 1;
+        if device.has_lost_export {
+            return self.commit(context.ring, slot, -libc::EIO);
+        }
+        let descriptor = device.descriptor(slot);
+        match request::translate(device.geometry(), &descriptor) {
+            Ok(request) => {
+                let arrived = context.now;
+                let active = device::Active { request, buffer: None, arrived };
+                // Who came before has the first claim to memory.
+                if request.moves_data() && self.waits_for_memory() {
+                    self.stall(slot, active);
+                } else {
+                    self.start(context, slot, active);
+                }
+            }
+            Err(errno) => {
+                let path = block_path(device.number);
+                self.log.warn("request", || {
+                    format!("{path}: a request was refused with errno {errno}: {descriptor:?}")
+                });
+                self.commit(context.ring, slot, -errno);
+            }
+        }
+    }
+
+    /// Begins a request, or notes that it must wait. Returns whether it began.
+    fn start(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        slot: u32,
+        mut active: device::Active,
+    ) -> bool {
+        let device = &mut self.devices[self.slots[slot as usize].device];
+        if active.request.moves_data() {
+            if !active.allocate(context.pool) {
+                self.stall(slot, active);
+                return false;
+            }
+            if let Err(error) = device.take_payload(slot, &active, context.pool) {
+                let path = block_path(device.number);
+                self.log.warn("payload", || format!("{path}: payload cannot be had: {error}"));
+                active.release(context.pool);
+                self.commit(context.ring, slot, -libc::EIO);
+                return true;
+            }
+        }
+        device.in_flight += 1;
+        device.buffer_bytes += active.buffer_bytes(context.pool);
+        self.demands.push_back(active.demand(slot, device.export));
+        self.slots[slot as usize].state = SlotState::UnderWay(active);
+        true
+    }
+
+    fn stall(&mut self, slot: u32, active: device::Active) {
+        self.slots[slot as usize].state = SlotState::Stalled(active);
+        self.memory_waiters.push_back(slot);
+    }
+
+    fn commit(&mut self, ring: &mut Ring, slot: u32, result: i32) {
+        self.slots[slot as usize].state = SlotState::AtKernel;
+        self.devices[self.slots[slot as usize].device].commit(ring, slot, result);
+    }
+}
+
+impl FrontEnd for UblkFrontEnd {
+    fn poll_demand(&mut self) -> Option<Demand> {
+        self.demands.pop_front()
+    }
+
+    fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
+        let slot = reply.number;
+        let state = std::mem::replace(&mut self.slots[slot as usize].state, SlotState::Idle);
+        let SlotState::UnderWay(active) = state else { panic!("a reply to no request") };
+        let device = &mut self.devices[self.slots[slot as usize].device];
+        let result = match reply.result {
+            Ok(()) => match device.give_payload(slot, &active, context.pool) {
+                Ok(()) => active.request.done(),
+                Err(error) => {
+                    let path = block_path(device.number);
+                    self.log.warn("payload", || format!("{path}: payload is not taken: {error}"));
+                    -libc::EIO
+                }
+            },
+            Err(error) => -errno_of(error),
+        };
+        device.in_flight -= 1;
+        device.buffer_bytes -= active.buffer_bytes(context.pool);
+        let nanoseconds = context.now.nanoseconds_since(active.arrived);
+        let class = active.request.latency_class(reply.served);
+        context.exports[device.export].latencies.record(class, nanoseconds);
+        active.release(context.pool);
+        self.commit(context.ring, slot, result);
+    }
+
+    fn handle_block_status(&mut self, _: u32, _: &[(u64, u64, BlockState)]) {
+        panic!("the driver never asks for block status");
+    }
+
+    fn flush(&mut self, context: &mut FrontContext<'_>) {
+        while let Some(slot) = self.memory_waiters.pop_front() {
+            let state = std::mem::replace(&mut self.slots[slot as usize].state, SlotState::Idle);
+            let SlotState::Stalled(active) = state else { panic!("who waits is stalled") };
+            if !self.start(context, slot, active) {
+                // It keeps its turn.
+                let last = self.memory_waiters.pop_back();
+                assert!(last == Some(slot));
+                self.memory_waiters.push_front(slot);
+                break;
+            }
+        }
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        !self.memory_waiters.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        !self.demands.is_empty()
+    }
+
+    fn handle_time(&mut self, _: &mut FrontContext<'_>) {}
+
+    fn next_wakeup(&self) -> Option<Time> {
+        None
+    }
+
+    fn begin_shutdown(&mut self) {
+        self.is_stopping = true;
+        for index in 0..self.devices.len() {
+            self.begin_removal(index);
+        }
+    }
+
+    fn has_requests(&self) -> bool {
+        self.devices.iter().any(|device| device.in_flight > 0)
+    }
+
+    /// A device has no clients that could be sent away: [`FrontEnd::begin_shutdown`] has ended it
+    /// or left it to the kernel.
+    fn close_all(&mut self, _: &mut FrontContext<'_>) {}
+
+    /// Its requests fail from now on; the disk stays until it is released.
+    fn close_clients_of(&mut self, _: &mut FrontContext<'_>, export: ExportNumber) {
+        for device in self.devices.iter_mut().filter(|device| device.export == export) {
+            device.has_lost_export = true;
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.may_stop()
+    }
+
+    fn peers_of(&self, export: ExportNumber) -> Vec<String> {
+        let own = self.devices.iter().filter(|device| device.export == export);
+        own.filter(|device| device.phase != Phase::Gone).map(Device::label).collect()
+    }
+
+    fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
+        let live =
+            self.devices.iter().enumerate().filter(|(_, device)| device.phase == Phase::Live);
+        let report = |(index, device): (usize, &Device)| ConnectionReport {
+            id: CONNECTION_BASE + index as u64,
+            peer: block_path(device.number),
+            export: Some(exports[device.export].facts.name.clone()),
+            requests_in_flight: device.in_flight,
+            buffer_bytes: device.buffer_bytes,
+            requests: device.requests,
+            age_ms: now.nanoseconds_since(device.alive_since) / 1_000_000,
+        };
+        live.map(report).collect()
+    }
+}
+
+fn wanted(option: &UblkOptions, exports: &ExportTable, export: ExportNumber) -> Wanted {
+    let facts = &exports[export].facts;
+    Wanted {
+        name: option.name.clone(),
+        number: option.number,
+        queue_count: option.queue_count,
+        queue_depth: option.queue_depth,
+        geometry: Geometry::of(facts),
+        identity: facts.identity,
+    }
+}
+
+/// Tells the kernel that memory which this thread allocates must not wait for a disk: short of
+/// memory, it would write out pages of a file system on a device that only this thread can serve.
+fn become_io_flusher() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::warn!(%error, "the server may wait for itself when memory is short");
+    }
+}

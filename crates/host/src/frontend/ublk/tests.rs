@@ -1,0 +1,362 @@
+//! The front end with a device that has no kernel behind it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use forebay_engine::payload::{BufferId, Payload};
+use forebay_engine::request::{Durability, RequestError, RequestKind};
+use forebay_engine::units::{Time, VolumeSlot};
+
+use super::abi::{self, IoDescriptor, io_flag, op};
+use super::channel::{Channel, Place};
+use super::device::{Device, Phase};
+use super::lifecycle::{Opened, Progress, Wanted};
+use super::request::{Geometry, REQUEST_BYTES_MAX};
+use super::{TAKEN, UblkFrontEnd, UblkReport};
+use crate::buffer_pool::{BufferPool, Owner};
+use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
+use crate::ring::{Ring, Token, WakeUp};
+use crate::shard::MemoryOptions;
+use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target, device_identity};
+use crate::shard::handle::ShardHandle;
+
+const DEPTH: u16 = 4;
+const QUEUES: u16 = 2;
+const CLIENT_BYTES: u64 = 64 << 20;
+
+/// What the driver would have: requests by place, payload, and what it was told.
+#[derive(Default)]
+struct Driver {
+    descriptors: BTreeMap<(u16, u16), IoDescriptor>,
+    payload: BTreeMap<(u16, u16), Vec<u8>>,
+    fetched: Vec<u32>,
+    committed: Vec<(u32, i32)>,
+    payload_fails: bool,
+    is_closed: bool,
+}
+
+struct FakeChannel(Arc<Mutex<Driver>>);
+
+fn slot_of(token: Token) -> u32 {
+    let Token::Ublk(slot) = token else { panic!("{token:?} is not of this front end") };
+    slot
+}
+
+impl Channel for FakeChannel {
+    fn descriptor(&self, place: Place) -> IoDescriptor {
+        self.0.lock().unwrap().descriptors[&(place.queue, place.tag)]
+    }
+
+    fn take_payload(&self, place: Place, into: &mut [u8]) -> io::Result<()> {
+        let driver = self.0.lock().unwrap();
+        if driver.payload_fails {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        into.copy_from_slice(&driver.payload[&(place.queue, place.tag)]);
+        Ok(())
+    }
+
+    fn give_payload(&self, place: Place, from: &[u8]) -> io::Result<()> {
+        let mut driver = self.0.lock().unwrap();
+        if driver.payload_fails {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        driver.payload.insert((place.queue, place.tag), from.to_vec());
+        Ok(())
+    }
+
+    fn fetch(&mut self, _: &mut Ring, token: Token, place: Place) {
+        let slot = slot_of(token);
+        assert_eq!(slot % u32::from(QUEUES * DEPTH), u32::from(place.queue * DEPTH + place.tag));
+        self.0.lock().unwrap().fetched.push(slot);
+    }
+
+    fn commit(&mut self, _: &mut Ring, token: Token, _: Place, result: i32) {
+        self.0.lock().unwrap().committed.push((slot_of(token), result));
+    }
+}
+
+impl Drop for FakeChannel {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().is_closed = true;
+    }
+}
+
+/// The front end and what surrounds it.
+struct World {
+    front: UblkFrontEnd,
+    ring: Ring,
+    pool: BufferPool,
+    exports: ExportTable,
+    export: ExportNumber,
+    driver: Arc<Mutex<Driver>>,
+}
+
+impl World {
+    fn new() -> World {
+        let wake_up = Arc::new(WakeUp::new().unwrap());
+        let (handle, _) = ShardHandle::new(wake_up);
+        let mut exports = ExportTable::new();
+        let facts = ExportFacts {
+            name: "home".into(),
+            device: "/dev/null".into(),
+            size_bytes: 64 << 20,
+            logical_block_bytes: 512,
+            optimal_io_bytes: 0,
+            is_read_only: false,
+            is_rotational: false,
+            identity: device_identity("/dev/null"),
+        };
+        let geometry = Geometry::of(&facts);
+        let export = exports.add(facts, Target::Volume(VolumeSlot(0)), None).unwrap();
+        exports.claim(export, TAKEN);
+        let memory = MemoryOptions { engine_bytes: 0, client_bytes: CLIENT_BYTES };
+        let wanted = Wanted {
+            name: "home".into(),
+            number: Some(7),
+            queue_count: QUEUES,
+            queue_depth: DEPTH,
+            geometry,
+            identity: 1,
+        };
+        let mut front = UblkFrontEnd::new(handle);
+        front.devices.push(Device::new(export, wanted));
+        front.devices[0].phase = Phase::Starting;
+        let driver = Arc::new(Mutex::new(Driver::default()));
+        let mut world = World {
+            front,
+            ring: Ring::new().unwrap(),
+            pool: BufferPool::new(memory).unwrap(),
+            exports,
+            export,
+            driver: Arc::clone(&driver),
+        };
+        let channel = Box::new(FakeChannel(driver));
+        world.tell(Progress::Opened(Opened {
+            number: 7,
+            queue_count: QUEUES,
+            queue_depth: DEPTH,
+            geometry,
+            channel,
+        }));
+        world
+    }
+
+    fn live() -> World {
+        let mut world = World::new();
+        world.tell(Progress::Live { was_taken_over: false });
+        world
+    }
+
+    fn with<T>(&mut self, run: impl FnOnce(&mut UblkFrontEnd, &mut FrontContext<'_>) -> T) -> T {
+        let mut context = FrontContext {
+            ring: &mut self.ring,
+            pool: &mut self.pool,
+            exports: &mut self.exports,
+            now: Time(1),
+        };
+        run(&mut self.front, &mut context)
+    }
+
+    fn tell(&mut self, progress: Progress) {
+        let report = UblkReport { device: 0, progress };
+        self.with(|front, context| front.handle_report(context, report)).unwrap();
+    }
+
+    /// A request comes at a slot.
+    fn arrive(&mut self, slot: u32, op_flags: u32, first_sector: u64, sectors: u32) {
+        let place = ((slot / u32::from(DEPTH)) as u16, (slot % u32::from(DEPTH)) as u16);
+        let descriptor = IoDescriptor { op_flags, sectors, first_sector, address: 0 };
+        self.driver.lock().unwrap().descriptors.insert(place, descriptor);
+        self.complete(slot, abi::RESULT_OK);
+    }
+
+    fn complete(&mut self, slot: u32, result: i32) {
+        self.with(|front, context| front.handle_completion(context, slot, result));
+    }
+
+    fn demand(&mut self) -> Option<ClientRequest> {
+        self.front.poll_demand().map(|demand| match demand {
+            Demand::Request(request) => request,
+            other => panic!("{other:?} is no request"),
+        })
+    }
+
+    fn reply(&mut self, number: u32, result: Result<(), RequestError>) {
+        let reply = ClientReply { number, result, served: Served::Cache };
+        self.with(|front, context| {
+            front.handle_reply(context, reply);
+            front.flush(context);
+        });
+    }
+
+    fn committed(&self) -> Vec<(u32, i32)> {
+        std::mem::take(&mut self.driver.lock().unwrap().committed)
+    }
+
+    /// Takes all memory that is left.
+    fn use_up_memory(&mut self) -> Vec<BufferId> {
+        let mut held = Vec::new();
+        let mut bytes = CLIENT_BYTES as usize;
+        while bytes >= 4096 {
+            match self.pool.allocate_for(Owner::Clients, bytes) {
+                Some(buffer) => held.push(buffer),
+                None => bytes /= 2,
+            }
+        }
+        held
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.pool.report().clients.used_bytes
+    }
+}
+
+#[test]
+fn every_slot_is_fetched_once_when_the_device_opens() {
+    let mut world = World::new();
+    assert!(world.driver.lock().unwrap().fetched.iter().copied().eq(0..8));
+    assert!(!world.front.is_ready());
+    assert_eq!(world.front.path_of(world.export), None);
+    // The kernel looks for partitions before it says that the device has started.
+    world.arrive(0, op::READ.into(), 0, 8);
+    assert!(world.demand().is_some());
+    world.tell(Progress::Live { was_taken_over: false });
+    assert!(world.front.is_ready());
+    assert_eq!(world.front.path_of(world.export).as_deref(), Some("/dev/ublkb7"));
+    assert_eq!(world.front.peers_of(world.export), ["/dev/ublkb7"]);
+}
+
+#[test]
+fn a_write_takes_its_payload_along_and_a_read_gives_it() {
+    let mut world = World::live();
+    // Three sectors, the first of them the second of its block.
+    let payload: Vec<u8> = (0..1536).map(|byte| byte as u8).collect();
+    world.driver.lock().unwrap().payload.insert((1, 1), payload.clone());
+    world.arrive(5, u32::from(op::WRITE) | io_flag::FUA, 9, 3);
+    let request = world.demand().unwrap();
+    assert_eq!((request.number, request.offset_bytes, request.length_bytes), (5, 4608, 1536));
+    let RequestKind::Write { buffer, durability: Durability::ForcedUnitAccess } = request.kind
+    else {
+        panic!("{request:?}");
+    };
+    let range = forebay_engine::payload::BufferRange { buffer, offset: 512, length: 1536 };
+    assert_eq!(world.pool.slice(range), payload);
+    world.reply(5, Ok(()));
+    assert_eq!(world.committed(), [(5, 1536)]);
+    assert_eq!(world.used_bytes(), 0);
+
+    world.arrive(2, op::READ.into(), 1, 2);
+    let request = world.demand().unwrap();
+    let RequestKind::Read { buffer } = request.kind else { panic!("{request:?}") };
+    let range = forebay_engine::payload::BufferRange { buffer, offset: 512, length: 1024 };
+    world.pool.slice_mut(range).fill(0xab);
+    world.reply(2, Ok(()));
+    assert_eq!(world.committed(), [(2, 1024)]);
+    assert_eq!(world.driver.lock().unwrap().payload[&(0, 2)], [0xab; 1024]);
+    assert_eq!(world.used_bytes(), 0);
+}
+
+#[test]
+fn errors_reach_whoever_asked_and_the_slot_goes_on() {
+    let mut world = World::live();
+    world.arrive(0, op::FLUSH.into(), 0, 0);
+    assert_eq!(world.demand().unwrap().kind, RequestKind::Flush);
+    world.reply(0, Err(RequestError::Io));
+    assert_eq!(world.committed(), [(0, -libc::EIO)]);
+    world.arrive(0, op::READ.into(), 0, 8);
+    world.demand().unwrap();
+    world.reply(0, Err(RequestError::NoSpace));
+    assert_eq!(world.committed(), [(0, -libc::ENOSPC)]);
+    // What is not valid never becomes a demand.
+    world.arrive(0, 99, 0, 8);
+    world.arrive(1, op::READ.into(), 1 << 40, 8);
+    assert_eq!(world.committed(), [(0, -libc::EOPNOTSUPP), (1, -libc::EINVAL)]);
+    assert!(world.demand().is_none());
+    // Payload that the driver does not give or take.
+    world.driver.lock().unwrap().payload_fails = true;
+    world.arrive(0, op::WRITE.into(), 0, 8);
+    assert_eq!(world.committed(), [(0, -libc::EIO)]);
+    world.arrive(0, op::READ.into(), 0, 8);
+    world.demand().unwrap();
+    world.reply(0, Ok(()));
+    assert_eq!(world.committed(), [(0, -libc::EIO)]);
+    assert_eq!(world.used_bytes(), 0);
+    assert!(!world.front.has_requests());
+}
+
+#[test]
+fn requests_wait_in_turn_for_memory() {
+    let mut world = World::live();
+    let held = world.use_up_memory();
+    let sectors = REQUEST_BYTES_MAX / 512;
+    for slot in [3, 1, 2] {
+        world.arrive(slot, op::READ.into(), 0, sectors);
+    }
+    world.with(|front, context| front.flush(context));
+    assert!(world.demand().is_none());
+    held.into_iter().for_each(|buffer| world.pool.release(buffer));
+    world.with(|front, context| front.flush(context));
+    let numbers: Vec<u32> = std::iter::from_fn(|| world.demand()).map(|r| r.number).collect();
+    assert_eq!(numbers, [3, 1, 2]);
+    for slot in numbers {
+        world.reply(slot, Ok(()));
+    }
+    assert_eq!(world.used_bytes(), 0);
+}
+
+#[test]
+fn a_device_that_stays_in_use_is_left_to_the_next_server() {
+    let mut world = World::live();
+    world.arrive(0, op::READ.into(), 0, 8);
+    world.demand().unwrap();
+    let held = world.use_up_memory();
+    world.arrive(3, op::READ.into(), 0, 8);
+    world.front.is_stopping = true;
+    world.front.devices[0].phase = Phase::Removing;
+    // As long as it is not known, requests are served: its removal would wait for them.
+    world.arrive(1, op::FLUSH.into(), 0, 0);
+    assert_eq!(world.demand().unwrap().number, 1);
+    world.reply(1, Ok(()));
+    world.tell(Progress::InUse("mounted at /mnt".into()));
+    assert!(!world.front.may_stop(), "a request is under way");
+    world.arrive(2, op::WRITE.into(), 0, 8);
+    assert!(world.demand().is_none(), "it waits at the driver");
+    assert_eq!(world.committed(), [(1, 0)]);
+    world.reply(0, Ok(()));
+    assert_eq!(world.committed(), [(0, 4096)]);
+    assert!(world.front.may_stop());
+    // What waited for memory waits at the driver, too.
+    held.into_iter().for_each(|buffer| world.pool.release(buffer));
+    world.with(|front, context| front.flush(context));
+    assert!(world.demand().is_none());
+    assert!(world.committed().is_empty());
+}
+
+#[test]
+fn a_device_that_is_removed_is_closed_when_its_last_command_is_back() {
+    let mut world = World::live();
+    world.front.devices[0].phase = Phase::Removing;
+    for slot in 0..7 {
+        world.complete(slot, abi::RESULT_ABORT);
+    }
+    world.tell(Progress::Stopped);
+    assert!(!world.driver.lock().unwrap().is_closed);
+    assert!(!world.front.may_stop());
+    world.complete(7, abi::RESULT_ABORT);
+    assert!(world.driver.lock().unwrap().is_closed);
+    world.tell(Progress::Removed);
+    assert!(world.front.may_stop() && world.front.is_empty());
+    assert!(world.front.peers_of(world.export).is_empty());
+}
+
+#[test]
+fn a_volume_that_has_left_answers_with_errors() {
+    let mut world = World::live();
+    let export = world.export;
+    world.with(|front, context| front.close_clients_of(context, export));
+    world.arrive(0, op::READ.into(), 0, 8);
+    assert!(world.demand().is_none());
+    assert_eq!(world.committed(), [(0, -libc::EIO)]);
+}

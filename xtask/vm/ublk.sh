@@ -1,0 +1,289 @@
+# ublk.sh ROUNDS: a volume as a block device of the kernel, on ext4: its use, its server killed
+# ROUNDS times under load, stops and starts, and what is refused.
+. /vm/lib.sh
+rounds=$1
+
+DEVICE=/dev/ublkb0
+# A kill may come at any of its steps, so a start waits for more than elsewhere.
+PATIENCE=120
+
+# refused NAME WORDS COMMAND...: a command that has to fail and to say so.
+refused() {
+    step=$1
+    words=$2
+    shift 2
+    if "$@" >/run/output 2>&1; then
+        failed "$step" "$* was not refused"
+    fi
+    grep -q "$words" /run/output || failed "$step" "$(cat /run/output)"
+    echo "$(tail -n 1 /run/output)"
+    ok "$step"
+}
+
+# serve OPTION...: starts the daemon, and waits until the device can be used.
+serve() {
+    rm -f /run/serve.out
+    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    until_true "serve" is_served_or_dead
+    grep -q $DEVICE /run/serve.out || failed "serve" "the daemon has ended"
+}
+
+is_served_or_dead() {
+    grep -q $DEVICE /run/serve.out || has_ended
+}
+
+# It stays in the table of processes until it is waited for.
+has_ended() {
+    ! kill -0 $DAEMON || grep -q '^State:.Z' /proc/$DAEMON/status
+}
+
+# stop: as systemd does it.
+stop() {
+    kill -TERM $DAEMON
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
+}
+
+queue() {
+    cat /sys/block/ublkb0/queue/$1
+}
+
+# is_queue NAME VALUE
+is_queue() {
+    [ "$(queue $1)" = "$2" ] || failed "limits" "$1 is $(queue $1) and should be $2"
+}
+
+writes() {
+    set -- $(cat /sys/block/ublkb0/stat)
+    echo $5
+}
+
+has_written_since() {
+    [ $(writes) -ge $(($1 + $2)) ]
+}
+
+no_errors() {
+    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
+        failed "$1" "the kernel tells of errors"
+    fi
+    ok "$1"
+}
+
+# fio_verify NAME FILE SIZE: writes at random and compares.
+fio_verify() {
+    fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
+        --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c --verify_fatal=1 \
+        --do_verify=1 --fsync=64 --randrepeat=0
+}
+
+# load: until /run/enough is there.
+load() {
+    while [ ! -e /run/enough ]; do
+        fio_verify load $MOUNT/load 24M || return
+    done
+}
+
+find_disks
+rm -rf $STATE
+modprobe ext4
+must "format" forebay format $CACHE
+must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
+
+# Without the driver.
+refused "no driver" "modprobe ublk_drv" \
+    forebay serve $CACHE --state-dir $STATE --ublk home=0
+must "driver" modprobe ublk_drv
+refused "no such volume" "no .away. to serve" \
+    forebay serve $CACHE --state-dir $STATE --ublk away=0
+
+# What the kernel knows of the device.
+serve --ublk home=0
+[ "$(cat /sys/block/ublkb0/size)" = "$(cat /sys/block/${ORIGIN##*/}/size)" ] ||
+    failed "limits" "the size is $(cat /sys/block/ublkb0/size)"
+is_queue logical_block_size 512
+is_queue physical_block_size 4096
+is_queue write_cache "write back"
+is_queue fua 1
+is_queue discard_granularity 4096
+is_queue max_hw_sectors_kb 1024
+[ $(queue write_zeroes_max_bytes) -gt 0 ] || failed "limits" "no write zeroes"
+ok "limits"
+
+# A file system, its use, its state.
+must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
+must "mount" mount -t ext4 $DEVICE $MOUNT
+must "verify" fio_verify verify $MOUNT/verify 24M
+ok "verify"
+rm $MOUNT/verify
+must "fstrim" fstrim -v $MOUNT
+cat /run/output
+discards=$(awk '{ print $12 }' /sys/block/ublkb0/stat)
+[ $discards -gt 0 ] || failed "fstrim" "no discard came to the device"
+ok "fstrim"
+must "fallocate" sh -c "dd if=/dev/urandom of=$MOUNT/zeroes bs=1M count=8 2>&1 && sync &&
+    fallocate -l 8388608 $MOUNT/other"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+ok "fsck"
+must "block device" fio_verify whole $DEVICE 16M
+must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
+must "mount" mount -t ext4 $DEVICE $MOUNT
+
+# The server is killed under load, at another moment in each round.
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+round=1
+while [ $round -le $rounds ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before $((20 + round * 37 % 90))
+    kill -9 $DAEMON
+    wait $DAEMON
+    serve --ublk home=0
+    round=$((round + 1))
+done 2>/run/killed
+before=$(writes)
+until_true "after the kills: load" has_written_since $before 20
+touch /run/enough
+wait $LOADER || failed "kills" "$(tail -n 20 /run/load)"
+[ $(grep -c 'taken over' /run/serve.err) -ge $rounds ] || failed "kills" "not taken over each time"
+grep -c 'err= 0' /run/load
+ok "$rounds kills under load, no error and no wrong byte"
+must "unmount" umount $MOUNT
+must "fsck after the kills" e2fsck -f -n $DEVICE
+ok "fsck after the kills"
+no_errors "kernel log after the kills"
+
+# A device that is not in use goes with its server.
+stop
+[ ! -e $DEVICE ] && [ ! -e /dev/ublkc0 ] || failed "stop" "the device is still there"
+ok "stop removes the device"
+must "check" forebay check $CACHE
+ok "check"
+
+# One that is in use waits for the next server.
+serve --ublk home
+must "mount" mount -t ext4 $DEVICE $MOUNT
+echo before >$MOUNT/before
+sync
+stop
+grep -q 'is kept' /run/serve.err || failed "kept" "$(tail -n 5 /run/serve.err)"
+[ -b $DEVICE ] || failed "kept" "the device is gone"
+(echo during >$MOUNT/during && sync $MOUNT/during && touch /run/during) &
+WRITER=$!
+usleep 300000
+[ ! -e /run/during ] || failed "kept" "a write ended without a server"
+# It belongs to this volume alone.
+truncate -s 64M /run/other
+refused "the device of another" "forebay made it for something else" \
+    forebay serve --bare other=/run/other --ublk other=0
+serve --ublk home
+wait $WRITER
+[ -e /run/during ] && [ "$(cat $MOUNT/before)" = before ] || failed "kept" "a write was lost"
+ok "a stop while mounted keeps the device for the next server"
+refused "twice" "is in use" forebay serve $CACHE --state-dir $STATE --ublk home=1
+must "unmount" umount $MOUNT
+# So does one that a process has open without having it alone.
+sleep 600 <$DEVICE &
+OPENER=$!
+stop
+[ -b $DEVICE ] || failed "open" "a device that is open was removed"
+kill $OPENER
+ok "a stop while open keeps the device"
+serve --ublk home=0
+stop
+[ ! -e $DEVICE ] || failed "stop again" "the device is still there"
+
+# Killed at any moment around the one in which the device is taken over.
+serve --ublk home=0
+must "mount" mount -t ext4 $DEVICE $MOUNT
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+round=1
+while [ $round -le $((rounds * 3)) ]; do
+    kill -9 $DAEMON
+    wait $DAEMON
+    rm -f /run/serve.err
+    forebay serve $CACHE --state-dir $STATE --ublk home >/run/serve.out 2>/run/serve.err &
+    DAEMON=$!
+    until grep -q 'is served' /run/serve.err || has_ended; do
+        usleep 500
+    done
+    usleep $((round * 7919 % 23 * 500))
+    grep 'once more' /run/serve.err
+    grep -E 'ERROR|forebay:' /run/serve.err && failed "kills while taking over" "see above"
+    round=$((round + 1))
+done 2>/run/killed
+kill -9 $DAEMON
+wait $DAEMON 2>/run/killed
+serve --ublk home=0
+touch /run/enough
+wait $LOADER || failed "kills while taking over" "$(tail -n 20 /run/load)"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+stop
+ok "kills while taking over"
+
+# And around the one in which the device is made.
+round=1
+while [ $round -le $rounds ]; do
+    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    usleep $((round * 7919 % 300 * 1000))
+    kill -9 $DAEMON
+    wait $DAEMON
+    round=$((round + 1))
+done 2>/run/killed
+serve --ublk home=0
+must "fsck" e2fsck -f -n $DEVICE
+stop
+[ ! -e $DEVICE ] || failed "kills while starting" "the device is still there"
+ok "kills while starting"
+
+# A second volume with blocks of 4096, several queues; both are under load when the server dies.
+truncate -s 96M /run/fine
+must "attach" forebay attach $CACHE /run/fine --name fine --cache-mode writeback \
+    --logical-block 4096
+serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+[ "$(cat /sys/block/ublkb1/queue/logical_block_size)" = 4096 ] ||
+    failed "blocks of 4096" "$(cat /sys/block/ublkb1/queue/logical_block_size)"
+must "mount" mount -t ext4 $DEVICE $MOUNT
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+fio_verify fine /dev/ublkb1 64M >/run/fine.out 2>&1 &
+FINE=$!
+round=1
+while [ $round -le 5 ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before 50
+    kill -9 $DAEMON
+    wait $DAEMON
+    serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+    round=$((round + 1))
+done 2>/run/killed
+wait $FINE || failed "two volumes" "$(tail -n 20 /run/fine.out)"
+touch /run/enough
+wait $LOADER || failed "two volumes" "$(tail -n 20 /run/load)"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+stop
+[ ! -e $DEVICE ] && [ ! -e /dev/ublkb1 ] || failed "two volumes" "a device is still there"
+ok "two volumes, blocks of 4096, two queues"
+
+# A bare device; and NBD beside, where it is not offered.
+truncate -s 64M /run/bare
+rm -f /run/serve.out
+forebay serve --bare bare=/run/bare --bare two=/run/other --ublk bare=0 --ublk-queues 2 --ublk-depth 32 \
+    --nbd unix:/run/nbd >/run/serve.out 2>>/run/serve.err &
+DAEMON=$!
+until_true "bare" is_served_or_dead
+grep -q 'nbd+unix:///two' /run/serve.out || failed "beside NBD" "$(cat /run/serve.out)"
+grep -q 'nbd+unix:///bare' /run/serve.out && failed "beside NBD" "$(cat /run/serve.out)"
+[ $(ls /sys/block/ublkb0/mq | wc -l) = 2 ] || failed "queues" "$(ls /sys/block/ublkb0/mq)"
+must "bare" fio_verify bare $DEVICE 16M
+ok "two queues, a bare device"
+stop
+[ ! -e $DEVICE ] || failed "stop of a bare device" "the device is still there"
+no_errors "kernel log"
