@@ -3,6 +3,7 @@
 mod nbd;
 mod nbd_kill;
 mod power_cut;
+mod ublk;
 
 use super::disk::{Disk, Speed};
 use super::stage::Stage;
@@ -19,7 +20,8 @@ pub(crate) struct Scenario {
 }
 
 /// All scenarios, in the order in which they run.
-pub(crate) const ALL: &[Scenario] = &[nbd::SCENARIO, nbd_kill::SCENARIO, power_cut::SCENARIO];
+pub(crate) const ALL: &[Scenario] =
+    &[nbd::SCENARIO, nbd_kill::SCENARIO, power_cut::SCENARIO, ublk::SCENARIO];
 
 /// A cache device that holds all that a scenario writes.
 const CACHE: Disk = Disk { name: "cache", bytes: 256 << 20, speed: Speed::Memory };
