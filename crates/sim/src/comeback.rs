@@ -132,6 +132,8 @@ impl World<'_> {
         let openings = self.openings_again();
         let facts = self.cache_facts();
         let now = self.time();
+        // The successor counts anew.
+        self.note_lost_order();
         let mut engine = self.engine.take().expect("the process lives");
         let replaced = engine.replace(now, superblock, facts, &openings);
         let (mut successor, requests) = replaced.expect("it said that it was ready");

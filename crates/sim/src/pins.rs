@@ -209,9 +209,7 @@ impl World<'_> {
             Command::Attach { volume, .. } => (0, volume.settings.share_min_percent),
             _ => return false,
         };
-        let more_blocks = table.geometry.share_blocks(share_percent.into());
-        kept_blocks(table).saturating_add(blocks).saturating_add(more_blocks)
-            > table.geometry.kept_blocks_max()
+        kept_blocks(table, share_percent).saturating_add(blocks) > table.geometry.kept_blocks_max()
     }
 
     /// Whether the table of ranges is full.
@@ -248,7 +246,7 @@ impl World<'_> {
     pub(crate) fn check_kept(&mut self) -> Result<(), Halt> {
         let engine = self.engine.as_ref().expect("the process lives");
         let table = engine.superblock();
-        let (kept, most) = (kept_blocks(table), table.geometry.kept_blocks_max());
+        let (kept, most) = (kept_blocks(table, 0), table.geometry.kept_blocks_max());
         if kept > most {
             let text = format!("{kept} of {most} blocks");
             return violation("more is kept than may be", text);
@@ -311,10 +309,9 @@ impl World<'_> {
     }
 }
 
-/// Blocks of pinned ranges and of smallest shares.
-fn kept_blocks(table: &Superblock) -> u64 {
-    let share: u64 =
-        table.slots().map(|(_, volume)| u64::from(volume.settings.share_min_percent)).sum();
+/// Blocks of pinned ranges and of smallest shares, with one more share: they are rounded together.
+fn kept_blocks(table: &Superblock, more_percent: u8) -> u64 {
+    let shares = table.slots().map(|(_, volume)| u64::from(volume.settings.share_min_percent));
     let pinned: u64 = table.slots().map(|(_, volume)| volume.pins.block_count()).sum();
-    pinned + table.geometry.share_blocks(share)
+    pinned + table.geometry.share_blocks(shares.sum::<u64>() + u64::from(more_percent))
 }
