@@ -299,8 +299,10 @@ impl Ring {
 
     /// Ends the poll that was queued with a token, after which it completes a last time.
     pub(crate) fn cancel_poll(&mut self, token: Token) {
-        let entry = opcode::PollRemove::new(token.to_user_data()).build();
-        // SAFETY: the removal of a poll names no memory.
+        // The operation made for it is of no use: it does nothing to a poll that is just waking up,
+        // and one that repeats itself then goes on.
+        let entry = opcode::AsyncCancel::new(token.to_user_data()).build();
+        // SAFETY: a cancellation names no memory.
         unsafe { self.push(Token::Cancelled, entry) };
     }
 
