@@ -84,7 +84,12 @@ serve() {
 }
 
 is_served_or_dead() {
-    grep -q $DEVICE /run/serve.out || [ ! -d /proc/$DAEMON ]
+    grep -q $DEVICE /run/serve.out || has_ended
+}
+
+# It stays in the table of processes until it is waited for.
+has_ended() {
+    ! kill -0 $DAEMON || grep -q '^State:.Z' /proc/$DAEMON/status
 }
 
 # stop: as systemd does it.
@@ -243,29 +248,38 @@ serve --ublk home=0
 stop
 [ ! -e $DEVICE ] || failed "stop again" "the device is still there"
 
-# Killed at any moment, before the device is there, while it is taken over, and after.
+# Killed at any moment around the one in which the device is taken over.
 serve --ublk home=0
 must "mount" mount -t ext4 $DEVICE $MOUNT
 rm -f /run/enough
 load >/run/load 2>&1 &
 LOADER=$!
 round=1
-while [ $round -le $rounds ]; do
+while [ $round -le $((rounds * 3)) ]; do
     kill -9 $DAEMON
     wait $DAEMON
-    forebay serve $CACHE --state-dir $STATE --ublk home >/run/serve.out 2>>/run/serve.err &
+    rm -f /run/serve.err
+    forebay serve $CACHE --state-dir $STATE --ublk home >/run/serve.out 2>/run/serve.err &
     DAEMON=$!
-    usleep $((round * 7919 % 300 * 1000))
+    until grep -q 'is served' /run/serve.err || has_ended; do
+        usleep 500
+    done
+    usleep $((round * 7919 % 23 * 500))
+    grep 'once more' /run/serve.err
+    grep -E 'ERROR|forebay:' /run/serve.err && failed "kills while taking over" "see above"
     round=$((round + 1))
 done 2>/run/killed
 kill -9 $DAEMON
 wait $DAEMON 2>/run/killed
 serve --ublk home=0
 touch /run/enough
-wait $LOADER || failed "kills while starting" "$(tail -n 20 /run/load)"
+wait $LOADER || failed "kills while taking over" "$(tail -n 20 /run/load)"
 must "unmount" umount $MOUNT
 must "fsck" e2fsck -f -n $DEVICE
 stop
+ok "kills while taking over"
+
+# And around the one in which the device is made.
 round=1
 while [ $round -le $rounds ]; do
     forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &

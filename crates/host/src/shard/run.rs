@@ -194,8 +194,9 @@ impl Running {
             return Some(Duration::ZERO);
         }
         let deadline = match self.lifecycle {
-            Lifecycle::Stopping { deadline } => Some(deadline),
-            Lifecycle::Serving | Lifecycle::Closing => None,
+            // Before, there is nothing that it could end.
+            Lifecycle::Stopping { deadline } if self.is_engine_done() => Some(deadline),
+            Lifecycle::Serving | Lifecycle::Stopping { .. } | Lifecycle::Closing => None,
         };
         let wakeups = [
             self.set.as_ref().and_then(ServedSet::next_wakeup),
@@ -428,13 +429,14 @@ impl Running {
         true
     }
 
+    /// Whether the engine has finished for good, if there is one.
+    fn is_engine_done(&self) -> bool {
+        self.pending_stop.is_none() && self.set.as_ref().is_none_or(ServedSet::is_stopped)
+    }
+
     fn advance_stop(&mut self) {
         let Lifecycle::Stopping { deadline } = self.lifecycle else { return };
-        if self.pending_stop.is_some() {
-            return;
-        }
-        let engine_is_done = self.set.as_ref().is_none_or(ServedSet::is_stopped);
-        if engine_is_done && (!self.front.has_requests() || deadline <= self.now) {
+        if self.is_engine_done() && (!self.front.has_requests() || deadline <= self.now) {
             self.lifecycle = Lifecycle::Closing;
             let (front, mut context) = self.front();
             front.close_all(&mut context);

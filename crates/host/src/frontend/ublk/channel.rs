@@ -18,7 +18,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
 use io_uring::types::Fd;
-use io_uring::{opcode, squeue};
+use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::IntoBytes;
@@ -26,6 +26,9 @@ use zerocopy::IntoBytes;
 use super::abi::{self, DeviceInfo, IoCommand, IoDescriptor};
 use super::error::character_path;
 use crate::ring::{Ring, Token};
+
+/// Entries of the ring of a thread that only fetches and leaves: what one call submits.
+const LEAVING_ENTRIES: u32 = 256;
 
 /// Where a request is: tags are numbered in each queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,18 +111,11 @@ pub(super) struct CharacterDevice {
 impl CharacterDevice {
     /// Opens the device that `info` describes. Only one process may have it open.
     pub(super) fn open(info: &DeviceInfo) -> io::Result<CharacterDevice> {
-        let file = OpenOptions::new().read(true).write(true).open(character_path(info.device))?;
+        let file = open_character(info)?;
         let queues = (0..info.queue_count)
             .map(|queue| Descriptors::map(&file, queue, info.queue_depth))
             .collect::<io::Result<_>>()?;
         Ok(CharacterDevice { queues, file })
-    }
-
-    fn entry(&self, code: u32, place: Place, result: i32) -> squeue::Entry {
-        let command = IoCommand { queue: place.queue, tag: place.tag, result, address: 0 };
-        let mut payload = [0; 16];
-        payload.copy_from_slice(command.as_bytes());
-        opcode::UringCmd16::new(Fd(self.file.as_raw_fd()), code).cmd(payload).build()
     }
 
     fn push(&self, ring: &mut Ring, token: Token, entry: squeue::Entry) {
@@ -127,6 +123,36 @@ impl CharacterDevice {
         // last command of the device has completed; were it closed, the command would fail.
         unsafe { ring.push(token, entry) };
     }
+}
+
+/// Only one process may have it open.
+fn open_character(info: &DeviceInfo) -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open(character_path(info.device))
+}
+
+fn entry(file: &File, code: u32, place: Place, result: i32) -> squeue::Entry {
+    let command = IoCommand { queue: place.queue, tag: place.tag, result, address: 0 };
+    let mut payload = [0; 16];
+    payload.copy_from_slice(command.as_bytes());
+    opcode::UringCmd16::new(Fd(file.as_raw_fd()), code).cmd(payload).build()
+}
+
+/// Fetches for all places of a device and lets go of it. The calling thread must end afterwards:
+/// the driver takes it for a server, and waits for its end.
+pub(super) fn fetch_and_leave(info: &DeviceInfo) -> io::Result<()> {
+    let file = open_character(info)?;
+    let mut ring = IoUring::new(LEAVING_ENTRIES)?;
+    for queue in 0..info.queue_count {
+        for tag in 0..info.queue_depth {
+            let entry = entry(&file, abi::FETCH, Place { queue, tag }, 0);
+            // SAFETY: the command names no memory.
+            while unsafe { ring.submission().push(&entry) }.is_err() {
+                ring.submit()?;
+            }
+        }
+    }
+    ring.submit()?;
+    Ok(())
 }
 
 impl Channel for CharacterDevice {
@@ -167,12 +193,12 @@ impl Channel for CharacterDevice {
     }
 
     fn fetch(&mut self, ring: &mut Ring, token: Token, place: Place) {
-        let entry = self.entry(abi::FETCH, place, 0);
+        let entry = entry(&self.file, abi::FETCH, place, 0);
         self.push(ring, token, entry);
     }
 
     fn commit(&mut self, ring: &mut Ring, token: Token, place: Place, result: i32) {
-        let entry = self.entry(abi::COMMIT_AND_FETCH, place, result);
+        let entry = entry(&self.file, abi::COMMIT_AND_FETCH, place, result);
         self.push(ring, token, entry);
     }
 }

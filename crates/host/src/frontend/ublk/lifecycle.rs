@@ -18,7 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::abi::{DeviceInfo, Operation, Parameters, state};
-use super::channel::{Channel, CharacterDevice};
+use super::channel::{Channel, CharacterDevice, fetch_and_leave};
 use super::control::{Control, needed_features};
 use super::error::{UblkError, block_path, character_path};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
@@ -32,6 +32,8 @@ const NODE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a device may be in use when it is to be removed: udev looks into it when it appears,
 /// and the kernel lets go of it a moment after `umount` has come back.
 const USER_PATIENCE: Duration = Duration::from_millis(500);
+/// How often a device may need [`revive`]: once, unless servers are killed all the time.
+const REVIVALS_MAX: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Where the driver lists its devices.
 const DEVICES: &str = "/sys/class/ublk-char";
@@ -275,27 +277,49 @@ fn take_over(
     deadline: Instant,
     tell: &dyn Fn(Progress),
 ) -> Result<(), UblkError> {
+    let failed = |operation| move |source| command_failed(operation, wanted, source);
+    let info = |control: &mut Control| {
+        let info = control.info(number).map_err(failed(Operation::GetDeviceInfo))?;
+        let gone = || io::Error::from_raw_os_error(libc::ENODEV);
+        info.ok_or_else(|| failed(Operation::GetDeviceInfo)(gone()))
+    };
+    let mut revivals = 0;
     loop {
         match control.plain(Operation::StartUserRecovery, number) {
             Ok(()) => break,
-            // A server that was to take it over was killed after this step: it is ready.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => break,
             // The predecessor's ring still has the device open.
             Err(error) if is_busy(&error) && Instant::now() < deadline => thread::sleep(PAUSE),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) && revivals < REVIVALS_MAX => {
+                revivals += 1;
+                revive(&info(control)?);
+            }
             Err(source) => {
                 return Err(command_failed(Operation::StartUserRecovery, wanted, source));
             }
         }
     }
-    let failed = |operation| move |source| command_failed(operation, wanted, source);
-    let info = control.info(number).map_err(failed(Operation::GetDeviceInfo))?;
-    let info = info.ok_or_else(|| {
-        failed(Operation::GetDeviceInfo)(io::Error::from_raw_os_error(libc::ENODEV))
-    })?;
+    let info = info(control)?;
     let parameters = control.parameters(number).map_err(failed(Operation::GetParameters))?;
     let geometry = Geometry { sectors: parameters.basic.device_sectors, ..wanted.geometry };
     open(&info, geometry, tell)?;
     run(control, Operation::EndUserRecovery, number, wanted)
+}
+
+/// Helps a device on whose last server was killed while it took it over. The driver begins a
+/// recovery only of a device that some server has fetched from since the one before; and where that
+/// server got as far as mapping descriptors, no other may, until a recovery begins. So a thread
+/// fetches, which needs no mapping, and dies, as a server does.
+fn revive(info: &DeviceInfo) {
+    tracing::info!(
+        device = block_path(info.device),
+        "its last server was killed while it took it over; made ready once more"
+    );
+    let result = thread::scope(|scope| scope.spawn(|| fetch_and_leave(info)).join());
+    match result {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a ublk device cannot be fetched from"),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
 }
 
 fn is_busy(error: &io::Error) -> bool {
