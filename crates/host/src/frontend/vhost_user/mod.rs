@@ -30,6 +30,8 @@ mod queue;
 mod request;
 mod ring;
 mod session;
+#[cfg(test)]
+mod tests;
 mod wire;
 
 use std::collections::VecDeque;

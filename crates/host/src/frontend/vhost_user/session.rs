@@ -5,7 +5,8 @@
 //! looked at before.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -231,7 +232,7 @@ impl Session {
     ) -> Result<(), String> {
         let index = (value & RING_INDEX_MASK) as u32;
         let has_none = value & NO_DESCRIPTOR != 0;
-        let file = if has_none { None } else { Some(unblocked(one_file(files)?)?) };
+        let file = if has_none { None } else { Some(event(one_file(files)?)?) };
         let enables = self.features & feature::PROTOCOL == 0;
         let queue = self.queue_of(index)?;
         match request {
@@ -319,9 +320,15 @@ fn not_started(queue: &mut Queue) -> Result<&mut Queue, String> {
     Ok(queue)
 }
 
-/// Reads and writes of the descriptor must never wait.
-fn unblocked(file: OwnedFd) -> Result<OwnedFd, String> {
+/// An event counter that never lets anybody wait. What is always readable, as a file is, would keep
+/// the loop busy.
+fn event(file: OwnedFd) -> Result<OwnedFd, String> {
     let failed = |errno| format!("a descriptor cannot be used: {errno}");
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    // Without /proc there is no telling.
+    if link.is_ok_and(|link| !link.as_os_str().as_bytes().ends_with(b"[eventfd]")) {
+        return Err("a descriptor of a ring is no eventfd".to_owned());
+    }
     let flags = fcntl_getfl(&file).map_err(failed)?;
     if !flags.contains(OFlags::NONBLOCK) {
         fcntl_setfl(&file, flags | OFlags::NONBLOCK).map_err(failed)?;
