@@ -17,8 +17,8 @@ use crate::{names, size};
 /// Where `serve` keeps the host state files unless told otherwise.
 pub(crate) const STATE_DIRECTORY: &str = "/var/lib/forebay";
 
-/// A user-space block cache: a fast device in front of a slow one, served over NBD, as a block device
-/// or to virtual machines.
+/// A user-space block cache: a fast device in front of a slow one, served over NBD, as a block
+/// device, or to virtual machines.
 ///
 /// CACHE is the fast device and ORIGIN the slow one; each is a block device or a file. ORIGIN may
 /// also be made slow for trying out: `hdd:PATH` behaves like a hard disk, `iops:250:PATH` completes
@@ -221,8 +221,9 @@ pub(crate) struct ServeArguments {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(UblkOptions::QUEUE_DEPTH_MAX))
     )]
     pub(crate) ublk_depth: u16,
-    /// Serve a volume as a virtio disk of a virtual machine, through a vhost-user-blk socket at PATH,
-    /// and not over NBD; may be given more than once. The virtual machine's memory must be shared
+    /// Serve a volume as a virtio disk of a virtual machine, through a vhost-user-blk socket at
+    /// PATH, and not over NBD; may be given more than once. The virtual machine's memory must be
+    /// shared
     #[arg(long, value_name = "NAME=PATH", value_parser = parse_vhost_user)]
     pub(crate) vhost_user: Vec<VhostUserOptions>,
     /// Admin socket to make [default: one under /run/forebay; none with --bare]

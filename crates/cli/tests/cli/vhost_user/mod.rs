@@ -5,7 +5,10 @@ mod peer;
 use std::path::PathBuf;
 
 use crate::support::{Scratch, Server, rounds};
-use peer::{DATA_BYTES_MAX, DISCARD, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE, WRITE_ZEROES};
+use peer::{
+    DATA_BYTES_MAX, DISCARD, FEATURE_EVENT_INDEX, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE,
+    WRITE_ZEROES,
+};
 
 const OK: u8 = 0;
 const FAILED: u8 = 1;
@@ -33,11 +36,11 @@ fn assert_reads(guest: &mut Guest, sector: u64, expected: &[u8]) {
 
 #[test]
 fn a_guest_reads_and_writes_its_disk() {
-    for has_event_index in [true, false] {
+    for features_unknown in [0, FEATURE_EVENT_INDEX] {
         let scratch = Scratch::new();
         let (server, socket) = served(&scratch, "writeback");
         assert!(server.uri.starts_with("vhost-user:/"), "{}", server.uri);
-        let mut guest = Guest::new(1, has_event_index);
+        let mut guest = Guest::new(1, features_unknown);
         guest.connect(&socket);
         let config = guest.config();
         assert_eq!(config[..8], (64u64 << 20 >> 9).to_le_bytes());
@@ -64,7 +67,7 @@ fn a_guest_reads_and_writes_its_disk() {
 fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     let scratch = Scratch::new();
     let (server, socket) = served(&scratch, "writethrough");
-    let mut guest = Guest::new(1, true);
+    let mut guest = Guest::new(1, 0);
     guest.connect(&socket);
     let end = (64u64 << 20) >> 9;
     assert_eq!(guest.request(READ, end, 512), FAILED);
@@ -85,7 +88,7 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
 fn several_queues_have_many_requests_under_way() {
     let scratch = Scratch::new();
     let (server, socket) = served(&scratch, "writeback");
-    let mut guest = Guest::new(3, true);
+    let mut guest = Guest::new(3, 0);
     guest.connect(&socket);
     for queue in 0..3 {
         for slot in 0..SLOTS {
@@ -124,7 +127,7 @@ fn requests_in_flight_survive_the_death_of_the_server() {
     let origin = ["attach", "cache.img", "iops:200:origin.img", "--name", "vol"];
     scratch.run(&origin).expect(0);
     let socket = scratch.path("disk.sock");
-    let mut guest = Guest::new(1, true);
+    let mut guest = Guest::new(1, 0);
     let mut interrupted = 0;
     for round in 0..rounds(4, 40) as u8 {
         let server = serve(&scratch);
@@ -162,7 +165,7 @@ fn requests_in_flight_survive_the_death_of_the_server() {
 fn a_stop_leaves_in_the_ring_what_it_did_not_take() {
     let scratch = Scratch::new();
     let (server, socket) = served(&scratch, "writeback");
-    let mut guest = Guest::new(1, true);
+    let mut guest = Guest::new(1, 0);
     guest.connect(&socket);
     assert_eq!(guest.request(FLUSH, 0, 0), OK);
     assert_eq!(server.terminate(), Some(0));
@@ -186,7 +189,7 @@ fn a_front_end_that_vanishes_makes_room_for_the_next() {
     let server = serve(&scratch);
     let socket = scratch.path("disk.sock");
     for round in 0..3u8 {
-        let mut guest = Guest::new(1, true);
+        let mut guest = Guest::new(1, 0);
         guest.connect(&socket);
         for slot in 0..SLOTS {
             guest.set_data(0, slot, &[round; 4096]);
@@ -196,7 +199,7 @@ fn a_front_end_that_vanishes_makes_room_for_the_next() {
         guest.wait_for_some(0, 1);
         drop(guest);
     }
-    let mut guest = Guest::new(1, true);
+    let mut guest = Guest::new(1, 0);
     guest.connect(&socket);
     assert_reads(&mut guest, u64::from(SLOTS) * 8, &[0; 4096]);
     // While one is connected, another one is sent away.
@@ -212,7 +215,7 @@ fn a_front_end_that_vanishes_makes_room_for_the_next() {
 fn a_ring_stops_after_its_requests_and_starts_anew() {
     let scratch = Scratch::new();
     let (server, socket) = served(&scratch, "writethrough");
-    let mut guest = Guest::new(1, true);
+    let mut guest = Guest::new(1, 0);
     guest.connect(&socket);
     for slot in 0..SLOTS {
         guest.submit(0, slot, WRITE, u64::from(slot) * 8, 4096);

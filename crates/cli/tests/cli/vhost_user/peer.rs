@@ -45,7 +45,7 @@ pub(crate) const GET_ID: u32 = 8;
 pub(crate) const DISCARD: u32 = 11;
 pub(crate) const WRITE_ZEROES: u32 = 13;
 
-const FEATURE_EVENT_INDEX: u64 = 1 << 29;
+pub(crate) const FEATURE_EVENT_INDEX: u64 = 1 << 29;
 /// How long a request may take: far more than any does.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_micros(200);
@@ -63,12 +63,13 @@ pub(crate) struct Guest {
     memory: GuestMemoryMmap,
     queues: Vec<Driver>,
     in_flight: Option<(VhostUserInflight, File)>,
-    has_event_index: bool,
+    features_unknown: u64,
     pub(crate) front_end: Option<Frontend>,
 }
 
 impl Guest {
-    pub(crate) fn new(queue_count: usize, has_event_index: bool) -> Guest {
+    /// Its driver does without some of the features that a server offers.
+    pub(crate) fn new(queue_count: usize, features_unknown: u64) -> Guest {
         let ranges = REGIONS.map(|(start, bytes)| {
             let flags = rustix::fs::MemfdFlags::CLOEXEC;
             let file = File::from(rustix::fs::memfd_create("guest", flags).unwrap());
@@ -80,7 +81,7 @@ impl Guest {
         let event = || EventFd::new(EFD_NONBLOCK).unwrap();
         let driver = || Driver { kick: event(), call: event(), next_available: 0, next_used: 0 };
         let queues = (0..queue_count).map(|_| driver()).collect();
-        Guest { memory, queues, in_flight: None, has_event_index, front_end: None }
+        Guest { memory, queues, in_flight: None, features_unknown, front_end: None }
     }
 
     /// Connects to a server, as a monitor does: the first time, and after each loss of the server.
@@ -88,10 +89,7 @@ impl Guest {
         let queue_count = self.queues.len() as u16;
         let mut front = Frontend::connect(path, u64::from(queue_count)).unwrap();
         front.set_owner().unwrap();
-        let mut features = front.get_features().unwrap();
-        if !self.has_event_index {
-            features &= !FEATURE_EVENT_INDEX;
-        }
+        let features = front.get_features().unwrap() & !self.features_unknown;
         let offered = front.get_protocol_features().unwrap();
         let wanted = VhostUserProtocolFeatures::MQ
             | VhostUserProtocolFeatures::CONFIG

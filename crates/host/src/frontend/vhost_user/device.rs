@@ -13,7 +13,7 @@ use super::request::{Geometry, QUEUE_COUNT_MAX};
 use super::session::Session;
 use crate::buffer_pool::BufferPool;
 use crate::listen::Listener;
-use crate::ring::{Ring, Token};
+use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::ExportNumber;
 
 /// Places of a socket's tokens: queues, then these.
@@ -195,8 +195,8 @@ impl Device {
     }
 
     /// A queue was kicked, or its kicks are not watched any more.
-    pub(super) fn handle_kick(&mut self, queue: u16, has_more: bool) -> bool {
-        self.kicks[usize::from(queue)].handle(has_more)
+    pub(super) fn handle_kick(&mut self, queue: u16, completion: Completion) -> bool {
+        self.kicks[usize::from(queue)].handle(completion)
     }
 
     /// Whether the ring watches nothing of a front end.

@@ -68,7 +68,7 @@ impl Memory {
             mapped.push(region.ok_or("a region goes beyond the address space")?);
             users.push(UserRange { user_address, bytes, guest_address });
         }
-        mapped.sort_by_key(|region| vm_memory::GuestMemoryRegion::start_addr(region));
+        mapped.sort_by_key(vm_memory::GuestMemoryRegion::start_addr);
         let guest = GuestMemoryMmap::from_regions(mapped)
             .map_err(|error| format!("the regions do not fit together: {error}"))?;
         Ok(Memory { guest, users })

@@ -166,12 +166,12 @@ impl VhostUserFrontEnd {
                 self.handle_accept(context, index, completion.result);
             }
             Place::Socket => {
-                if device.socket_poll.handle(completion.has_more) {
+                if device.socket_poll.handle(completion) {
                     self.read_messages(context, index);
                 }
             }
             Place::Kick(queue) => {
-                if device.handle_kick(queue, completion.has_more) {
+                if device.handle_kick(queue, completion) {
                     self.drain(context, index, queue);
                 }
             }

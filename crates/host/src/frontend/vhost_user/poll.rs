@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use io_uring::opcode;
 use io_uring::types::Fd;
 
-use crate::ring::{Ring, Token};
+use crate::ring::{Completion, Ring, Token};
 
 /// What is watched at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -48,9 +48,9 @@ impl Poll {
     }
 
     /// The ring tells something. Returns whether that is of what is watched.
-    pub(super) fn handle(&mut self, has_more: bool) -> bool {
+    pub(super) fn handle(&mut self, completion: Completion) -> bool {
         let is_of_interest = *self == Poll::Armed;
-        if !has_more {
+        if !completion.has_more {
             *self = Poll::Quiet;
         }
         is_of_interest

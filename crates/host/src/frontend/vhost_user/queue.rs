@@ -13,7 +13,7 @@ use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::RequestKind;
 use forebay_engine::units::{BLOCK_BYTES, Time};
 
-use super::abi::{RingAddresses, feature, status};
+use super::abi::{RingAddresses, status};
 use super::in_flight::InFlight;
 use super::memory::{Memory, Segment};
 use super::request::{BlockRequest, Geometry, Judged, Want, judge, take_status, total};
@@ -180,9 +180,8 @@ impl Queue {
     /// Why it cannot be.
     pub(super) fn start(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
         assert!(self.in_flight == 0 && self.can_start());
-        let has_event_index = shared.features & feature::EVENT_INDEX != 0;
         let places = self.places(shared.memory).map_err(|fault| fault.text().to_owned())?;
-        let mut ring = SplitRing::start(shared.memory, self.size, places, has_event_index)
+        let mut ring = SplitRing::start(shared.memory, self.size, places, shared.features)
             .map_err(|fault| fault.text().to_owned())?;
         ring.set_next_available(self.base);
         self.again.clear();

@@ -10,7 +10,7 @@
 use std::num::Wrapping;
 use std::sync::atomic::{Ordering, fence};
 
-use super::abi::{Descriptor, NO_INTERRUPT, NO_NOTIFY, descriptor_flag};
+use super::abi::{Descriptor, NO_INTERRUPT, NO_NOTIFY, descriptor_flag, feature};
 use super::memory::{Memory, OutOfMemory, Segment};
 
 /// Largest ring. QEMU allows 1024, and 128 is usual.
@@ -118,14 +118,14 @@ impl SplitRing {
         memory: &Memory,
         size: u16,
         places: Places,
-        has_event_index: bool,
+        features: u64,
     ) -> Result<SplitRing, RingFault> {
         assert!(size.is_power_of_two() && size <= RING_SIZE_MAX);
         let next = Wrapping(0);
         let mut ring = SplitRing {
             size,
             places,
-            has_event_index,
+            has_event_index: features & feature::EVENT_INDEX != 0,
             next_available: next,
             next_used: next,
             signalled: next,

@@ -3,14 +3,14 @@
 use super::super::ring::{Chain, Places, RingFault, SplitRing};
 use super::*;
 
-fn ring(memory: &Memory, has_event_index: bool) -> SplitRing {
+fn ring(memory: &Memory, features: u64) -> SplitRing {
     let places = Places { descriptors: DESCRIPTORS, available: AVAILABLE, used: USED };
-    SplitRing::start(memory, SIZE, places, has_event_index).unwrap()
+    SplitRing::start(memory, SIZE, places, features).unwrap()
 }
 
 fn walk(memory: &Memory, head: u16) -> Result<Chain, RingFault> {
     let mut chain = Chain::default();
-    ring(memory, false).walk(memory, head, &mut chain).map(|()| chain)
+    ring(memory, 0).walk(memory, head, &mut chain).map(|()| chain)
 }
 
 #[test]
@@ -58,13 +58,13 @@ fn chains_that_make_no_sense_are_faults() {
 fn rings_that_make_no_sense_are_faults() {
     let memory = map(&guest_file());
     let mut places = Places { descriptors: DESCRIPTORS, available: AVAILABLE, used: USED };
-    let start = |places| SplitRing::start(&memory, SIZE, places, false).err();
+    let start = |places| SplitRing::start(&memory, SIZE, places, 0).err();
     assert_eq!(start(places), None);
     places.used = GUEST + BYTES - 4;
     assert_eq!(start(places), Some(RingFault::OutsideOfMemory));
     places.used = USED + 2;
     assert_eq!(start(places), Some(RingFault::Misaligned));
-    let mut ring = ring(&memory, false);
+    let mut ring = ring(&memory, 0);
     put(&memory, AVAILABLE + 2, &(SIZE + 1));
     assert_eq!(ring.pop(&memory), Err(RingFault::AvailableIndex));
     put(&memory, AVAILABLE + 2, &1u16);
@@ -75,14 +75,14 @@ fn rings_that_make_no_sense_are_faults() {
 #[test]
 fn drivers_are_called_when_they_want_to_be() {
     let memory = map(&guest_file());
-    let mut plain = ring(&memory, false);
+    let mut plain = ring(&memory, 0);
     assert_eq!(plain.needs_call(&memory), Ok(false), "nothing was used");
     plain.push_used(&memory, 0, 1).unwrap();
     assert_eq!(plain.needs_call(&memory), Ok(true));
     put(&memory, AVAILABLE, &1u16);
     plain.push_used(&memory, 0, 1).unwrap();
     assert_eq!(plain.needs_call(&memory), Ok(false));
-    let mut ring = ring(&memory, true);
+    let mut ring = ring(&memory, feature::EVENT_INDEX);
     let event = AVAILABLE + 4 + u64::from(SIZE) * 2;
     put(&memory, event, &ring.next_used());
     ring.push_used(&memory, 0, 1).unwrap();
