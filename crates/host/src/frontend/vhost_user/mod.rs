@@ -414,13 +414,18 @@ impl VhostUserFrontEnd {
             }
             return;
         }
+        let mut fault = None;
         for queue in 0..session.queues.len() as u16 {
             let Some((own, shared)) = session.queue(queue) else { break };
-            if let Err(fault) = own.call(shared.memory) {
-                own.fail(fault);
+            if let Err(found) = own.call(shared.memory) {
+                fault = Some((queue, found));
             }
         }
-        match session.advance_stop() {
+        let stopped = session.advance_stop();
+        if let Some((queue, fault)) = fault {
+            self.fail_queue(context, index, queue, fault);
+        }
+        match stopped {
             Ok(false) => {}
             Ok(true) => self.read_messages(context, index),
             Err(why) => self.close(context, index, &why),

@@ -213,16 +213,21 @@ impl Queue {
         self.again.len()
     }
 
-    /// Takes no more requests. When the last one was given back, [`Queue::stop`] ends it. What was
-    /// to be done again stays marked as under way, for the next start.
+    /// Takes no more requests but those to be done again: they were under way before. When the last
+    /// one was given back, [`Queue::stop`] ends it.
     pub(super) fn begin_stop(&mut self) {
         self.kick = None;
-        self.again.clear();
+    }
+
+    /// Whether nothing is under way, or ever will be.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.in_flight == 0 && (self.again.is_empty() || self.fault.is_some())
     }
 
     /// Ends the work on the ring. Returns where the next one begins.
     pub(super) fn stop(&mut self) -> u16 {
-        assert!(self.in_flight == 0);
+        assert!(self.is_at_rest());
+        self.again.clear();
         if let Some(ring) = self.ring.take() {
             self.base = ring.next_available();
         }
@@ -241,18 +246,18 @@ impl Queue {
         geometry: &Geometry,
         now: Time,
     ) -> Result<Taken, RingFault> {
-        if !self.is_running() || self.is_stalled {
+        if self.is_stalled || self.fault.is_some() {
             return Ok(Taken::Nothing);
         }
-        let ring = self.ring.as_mut().expect("a running queue has a ring");
+        let is_running = self.is_running();
+        let Some(ring) = self.ring.as_mut() else { return Ok(Taken::Nothing) };
         let repeated = self.again.pop_front();
         let head = match repeated {
-            Some(head) => head,
-            None => match next_head(ring, shared.memory)? {
-                Some(head) => head,
-                None => return Ok(Taken::Nothing),
-            },
+            Some(head) => Some(head),
+            None if is_running => next_head(ring, shared.memory)?,
+            None => None,
         };
+        let Some(head) = head else { return Ok(Taken::Nothing) };
         let slot = &mut self.slots[usize::from(head)];
         if slot.state != SlotState::Idle {
             return Err(RingFault::HeadTwice);
@@ -376,6 +381,7 @@ impl Queue {
     /// The front end is gone: what did not begin never will, and nobody is told of the rest.
     pub(super) fn abandon(&mut self) {
         self.begin_stop();
+        self.again.clear();
         self.ring = None;
         self.is_stalled = false;
         for slot in &mut self.slots {

@@ -281,7 +281,7 @@ impl Session {
     pub(super) fn advance_stop(&mut self) -> Result<bool, String> {
         let Some(index) = self.stopping else { return Ok(false) };
         let queue = &mut self.queues[usize::from(index)];
-        if queue.in_flight > 0 {
+        if !queue.is_at_rest() {
             return Ok(false);
         }
         let state = RingState { index: index.into(), value: queue.stop().into() };

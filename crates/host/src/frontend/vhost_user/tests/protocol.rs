@@ -169,6 +169,7 @@ fn requests_in_flight_are_done_again_in_their_order() {
     next.set_up(features);
     set_in_flight(&mut next);
     next.start();
+    next.say(request::GET_VRING_BASE, RingState { index: 0, value: 0 }.as_bytes(), None);
     let again: Vec<_> = std::iter::from_fn(|| next.demand()).collect();
     let sectors: Vec<_> = again.iter().map(|request| request.offset_bytes / 512).collect();
     assert_eq!(sectors, [6, 3, 9]);
@@ -176,6 +177,8 @@ fn requests_in_flight_are_done_again_in_their_order() {
         next.reply(request.number, Ok(()));
     }
     assert_eq!(next.used(), 4);
+    let base = RingState::read_from_bytes(&next.hear().1).unwrap();
+    assert_eq!(base.value, 4, "the stop has waited for them");
     // And a third one finds nothing to do.
     let mut last = World::new();
     last.file = next.file.try_clone().unwrap();
