@@ -194,3 +194,65 @@ impl InFlight {
 fn place(head: u16, field: usize) -> usize {
     HEADER_BYTES + ENTRY_BYTES * usize::from(head) + field
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: u16 = 8;
+
+    /// What a life of a server leaves behind, as the next one finds it.
+    fn life(live: impl FnOnce(&mut InFlight), used_index: u16) -> Vec<u16> {
+        let (file, area) = create(2, SIZE).unwrap();
+        let open = || InFlight::map(&area, file.try_clone().unwrap()).unwrap();
+        let mut first = open();
+        assert!(first.start(1, SIZE, 65_535).unwrap().is_empty());
+        live(&mut first);
+        open().start(1, SIZE, used_index).unwrap()
+    }
+
+    #[test]
+    fn a_server_may_die_at_any_step_of_an_end() {
+        let marked =
+            |memory: &mut InFlight| [5, 2].into_iter().for_each(|head| memory.mark(1, head));
+        assert_eq!(life(marked, 65_535), [5, 2]);
+        let before_the_index = |memory: &mut InFlight| {
+            marked(memory);
+            memory.begin_end(1, 2);
+        };
+        assert_eq!(life(before_the_index, 65_535), [5, 2]);
+        // The driver has seen it, so it is not done again, though its mark is still there.
+        assert_eq!(life(before_the_index, 0), [5]);
+        let at_the_end = |memory: &mut InFlight| {
+            before_the_index(memory);
+            memory.end(1, 2, 0);
+        };
+        assert_eq!(life(at_the_end, 0), [5]);
+    }
+
+    #[test]
+    fn a_head_that_is_used_again_is_the_newest() {
+        let live = |memory: &mut InFlight| {
+            memory.mark(1, 4);
+            memory.mark(1, 3);
+            memory.begin_end(1, 4);
+            memory.end(1, 4, 0);
+            memory.mark(1, 4);
+        };
+        assert_eq!(life(live, 0), [3, 4]);
+    }
+
+    #[test]
+    fn what_no_server_wrote_does_no_harm() {
+        let (file, area) = create(1, SIZE).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &vec![0xff; area.bytes as usize], 0)
+            .unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &VERSION.to_ne_bytes(), 8).unwrap();
+        let mut memory = InFlight::map(&area, file.try_clone().unwrap()).unwrap();
+        assert_eq!(memory.start(0, SIZE, 3).unwrap().len(), usize::from(SIZE));
+        assert!(memory.start(1, SIZE, 0).is_err());
+        assert!(memory.start(0, SIZE * 2, 0).is_err());
+        let larger = InFlightArea { queue_count: 64, ..area };
+        assert!(InFlight::map(&larger, file).is_err());
+    }
+}

@@ -285,3 +285,53 @@ fn take_front(memory: &Memory, segments: &mut Vec<Segment>, mut into: &mut [u8])
     segments.drain(..used_up);
     into.is_empty()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry {
+        size_bytes: 1 << 30,
+        logical_block_bytes: 512,
+        optimal_io_bytes: 96 << 10,
+        is_read_only: false,
+        identity: 0x6672_6279_0000_beef,
+    };
+
+    #[test]
+    fn a_disk_is_described_in_its_own_blocks() {
+        let config = GEOMETRY.config();
+        assert_eq!((config.capacity.get(), config.physical_block_shift), (1 << 21, 3));
+        assert_eq!((config.least_io.get(), config.optimal_io.get()), (8, 192));
+        let coarse = Geometry { logical_block_bytes: 4096, ..GEOMETRY };
+        let config = coarse.config();
+        assert_eq!((config.block_bytes.get(), config.physical_block_shift), (4096, 0));
+        assert_eq!((config.least_io.get(), config.optimal_io.get()), (1, 24));
+        assert_eq!(&GEOMETRY.serial()[..], b"forebay-0000beef\0\0\0\0");
+    }
+
+    #[test]
+    fn ranges_must_lie_within_the_disk_and_on_its_blocks() {
+        let judge = |geometry: &Geometry, sector, bytes| {
+            matches!(judge_extent(geometry, Want::Read, sector, bytes), Judged::Request(_))
+        };
+        let end = (1 << 21) - 1;
+        assert!(judge(&GEOMETRY, end, 512));
+        for (sector, bytes) in [(end, 1024), (end + 1, 512), (0, 0), (0, 511), (u64::MAX, 512)] {
+            assert!(!judge(&GEOMETRY, sector, bytes), "{sector} {bytes}");
+        }
+        let coarse = Geometry { logical_block_bytes: 4096, ..GEOMETRY };
+        assert!(judge(&coarse, 8, 4096) && !judge(&coarse, 1, 4096) && !judge(&coarse, 8, 512));
+    }
+
+    #[test]
+    fn a_read_only_disk_takes_reads_only() {
+        let fixed = Geometry { is_read_only: true, ..GEOMETRY };
+        let changing = feature::DISCARD | feature::WRITE_ZEROES;
+        assert_eq!(fixed.features() & (feature::READ_ONLY | changing), feature::READ_ONLY);
+        let durability = Durability::Completed;
+        let write = judge_extent(&fixed, Want::Write { durability }, 0, 512);
+        assert!(matches!(write, Judged::Refused(status::FAILED, _)));
+        assert!(matches!(judge_extent(&fixed, Want::Read, 0, 512), Judged::Request(_)));
+    }
+}

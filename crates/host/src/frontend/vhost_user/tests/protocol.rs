@@ -141,6 +141,24 @@ fn after_a_front_end_has_gone_nothing_is_written_to_its_memory() {
 }
 
 #[test]
+fn a_new_size_is_told() {
+    let mut world = World::new();
+    let (own, theirs) = UnixStream::pair().unwrap();
+    world.say(request::SET_BACKEND_REQ_FD, &[], Some(&OwnedFd::from(theirs)));
+    world.with(|front, context| front.begin(context));
+    let export = world.export;
+    world.exports.resize(export, 32 << 20);
+    world.with(|front, context| front.begin(context));
+    let mut header = [0; size_of::<Header>()];
+    own.set_nonblocking(true).unwrap();
+    (&own).read_exact(&mut header).unwrap();
+    assert_eq!(Header::read_from_bytes(&header).unwrap().request, 2);
+    assert!((&own).read_exact(&mut header).is_err(), "it is told once");
+    world.say(request::GET_CONFIG, [0u32, 8, 0].as_bytes(), None);
+    assert_eq!(world.hear().1[12..], (32u64 << 20 >> 9).to_le_bytes());
+}
+
+#[test]
 fn requests_in_flight_are_done_again_in_their_order() {
     let mut world = World::new();
     let area =
