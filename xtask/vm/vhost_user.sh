@@ -75,6 +75,18 @@ load "kills" "$seconds"
 echo "kills end"
 ok "kills"
 
+# A driver that leaves its device resets it: the rings stop, and start from nothing.
+device=$(basename "$(readlink "/sys/block/$disk/device")")
+driver=/sys/bus/virtio/drivers/virtio_blk
+for _ in 1 2 3; do
+    must "unbind" sh -c "echo $device >$driver/unbind"
+    [ ! -e "/sys/block/$disk" ] || failed "unbind" "the disk is still there"
+    must "bind" sh -c "echo $device >$driver/bind"
+    [ -e "/sys/block/$disk" ] || failed "bind" "the disk does not come back"
+    load "reset" 3
+done
+ok "reset"
+
 must "mkfs" mkfs.ext4 -q -F /dev/"$disk"
 modprobe ext4 2>/dev/null
 mkdir -p $MOUNT

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
 
 use super::abi::InFlightArea;
@@ -70,8 +70,12 @@ pub(super) fn create(queue_count: u16, queue_size: u16) -> Result<(File, InFligh
     }
     let bytes = (queue_bytes(queue_size) * usize::from(queue_count)) as u64;
     let failed = |errno: rustix::io::Errno| format!("no memory for requests in flight: {errno}");
-    let file = memfd_create("forebay-in-flight", MemfdFlags::CLOEXEC).map_err(failed)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = memfd_create("forebay-in-flight", flags).map_err(failed)?;
     ftruncate(&file, bytes).map_err(failed)?;
+    // A front end cannot take away what is mapped here.
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    fcntl_add_seals(&file, seals).map_err(failed)?;
     let area = InFlightArea { bytes, file_offset: 0, queue_count, queue_size, padding: 0 };
     Ok((File::from(file), area))
 }
