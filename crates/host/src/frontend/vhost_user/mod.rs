@@ -208,7 +208,9 @@ impl VhostUserFrontEnd {
             }
             Some(_) => {
                 let path = device.path.display();
-                tracing::warn!("{path}: a second front end was refused; one has the volume");
+                self.log.warn("second", || {
+                    format!("{path}: a second front end was refused; one has the volume")
+                });
             }
         }
         self.touch(index);
@@ -236,7 +238,11 @@ impl VhostUserFrontEnd {
                 Err(WireFault::Gone) => return self.close(context, index, "it has gone"),
                 Err(fault) => Err(fault.text()),
             };
-            match handled.and_then(|()| self.start_queues(context, index)) {
+            if let Ok(Some(refusal)) = &handled {
+                let path = device.path.display();
+                self.log.warn("refusal", || format!("{path}: the front end is refused: {refusal}"));
+            }
+            match handled.and_then(|_| self.start_queues(context, index)) {
                 Ok(()) => self.touch(index),
                 Err(why) => {
                     let path = self.devices[index].path.display();

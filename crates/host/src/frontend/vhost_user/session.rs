@@ -88,30 +88,36 @@ impl Session {
         Some((queue, Shared { memory, in_flight, features: self.features }))
     }
 
-    /// Does what a message asks for.
+    /// Does what a message asks for. Returns why not, if that is refused and the front end told.
     ///
     /// # Errors
     /// Why the front end cannot be served any more.
-    pub(super) fn handle(&mut self, message: Message, geometry: &Geometry) -> Result<(), String> {
+    pub(super) fn handle(
+        &mut self,
+        message: Message,
+        geometry: &Geometry,
+    ) -> Result<Option<String>, String> {
         let header = message.header;
         let result = self.perform(message, geometry);
         let wants_result = header.flags & flag::NEED_REPLY != 0
             && self.protocol_features & protocol_feature::REPLY_ACK != 0;
+        let mut refusal = None;
         let (bytes, file) = match result {
-            Ok(Answer::Later) => return Ok(()),
-            Ok(Answer::Done) if !wants_result => return Ok(()),
+            Ok(Answer::Later) => return Ok(None),
+            Ok(Answer::Done) if !wants_result => return Ok(None),
             Ok(Answer::Done) => (0u64.as_bytes().to_vec(), None),
             Ok(Answer::Number(number)) => (number.as_bytes().to_vec(), None),
             Ok(Answer::Bytes(bytes)) => (bytes, None),
             Ok(Answer::BytesAndFile(bytes, file)) => (bytes, Some(file)),
             Err(error) if wants_result => {
-                tracing::warn!("a vhost-user front end is refused something: {error}");
+                refusal = Some(error);
                 (1u64.as_bytes().to_vec(), None)
             }
             Err(error) => return Err(error),
         };
         let file = file.as_ref().map(AsFd::as_fd);
-        self.wire.reply(header.request, &bytes, file).map_err(|fault| fault.text())
+        let sent = self.wire.reply(header.request, &bytes, file);
+        sent.map(|()| refusal).map_err(|fault| fault.text())
     }
 
     fn perform(&mut self, message: Message, geometry: &Geometry) -> Result<Answer, String> {
