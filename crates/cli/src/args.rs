@@ -9,7 +9,7 @@ use forebay_advisor::advice::DeviceFigures;
 use forebay_advisor::replay::PolicyName;
 use forebay_advisor::trace::Format;
 use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_host::{DeviceSpec, ListenAddress, UblkOptions};
+use forebay_host::{DeviceSpec, ListenAddress, UblkOptions, VhostUserOptions};
 
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
@@ -17,7 +17,8 @@ use crate::{names, size};
 /// Where `serve` keeps the host state files unless told otherwise.
 pub(crate) const STATE_DIRECTORY: &str = "/var/lib/forebay";
 
-/// A user-space block cache: a fast device in front of a slow one, served over NBD.
+/// A user-space block cache: a fast device in front of a slow one, served over NBD, as a block
+/// device, or to virtual machines.
 ///
 /// CACHE is the fast device and ORIGIN the slow one; each is a block device or a file. ORIGIN may
 /// also be made slow for trying out: `hdd:PATH` behaves like a hard disk, `iops:250:PATH` completes
@@ -169,7 +170,8 @@ fn parse_logical_block(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Serve the volumes of a cache device over NBD or as block devices, in the foreground.
+/// Serve the volumes of a cache device over NBD, as block devices or to virtual machines, in the
+/// foreground.
 ///
 /// Prints one line per export with its URI when it is ready, and tells systemd if NOTIFY_SOCKET is
 /// set. On SIGTERM or SIGINT it finishes what is in flight, writes a checkpoint, and exits 0. Dirty
@@ -180,6 +182,7 @@ Examples:
   forebay serve /dev/nvme0n1p4
   forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd --nbd tcp:10809
   forebay serve /dev/nvme0n1p4 --ublk home=0                       as /dev/ublkb0
+  forebay serve /dev/nvme0n1p4 --vhost-user home=/run/home.sock    for QEMU or Cloud Hypervisor
   forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with
   forebay serve --without-cache /dev/nvme0n1p4                     the SSD died")]
 pub(crate) struct ServeArguments {
@@ -198,7 +201,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "NAME", requires = "without_cache")]
     pub(crate) accept_loss: Vec<String>,
     /// Where to listen: unix:PATH, tcp:PORT (loopback) or tcp:ADDRESS:PORT; may be given more than
-    /// once [default: a socket under /run/forebay; none with --ublk]
+    /// once [default: a socket under /run/forebay; none with --ublk or --vhost-user]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) nbd: Vec<ListenAddress>,
     /// Serve a volume as the block device /dev/ublkbN of this machine, and not over NBD; may be
@@ -218,6 +221,11 @@ pub(crate) struct ServeArguments {
         value_parser = clap::value_parser!(u16).range(1..=i64::from(UblkOptions::QUEUE_DEPTH_MAX))
     )]
     pub(crate) ublk_depth: u16,
+    /// Serve a volume as a virtio disk of a virtual machine, through a vhost-user-blk socket at
+    /// PATH, and not over NBD; may be given more than once. The virtual machine's memory must be
+    /// shared
+    #[arg(long, value_name = "NAME=PATH", value_parser = parse_vhost_user)]
+    pub(crate) vhost_user: Vec<VhostUserOptions>,
     /// Admin socket to make [default: one under /run/forebay; none with --bare]
     #[arg(long, value_name = "PATH", env = "FOREBAY_ADMIN", hide_env_values = true)]
     pub(crate) admin: Option<PathBuf>,
@@ -265,6 +273,15 @@ fn parse_ublk(text: &str) -> Result<UblkArgument, String> {
         return Err("the name is empty; write NAME or NAME=N".to_owned());
     }
     Ok(UblkArgument { name: name.to_owned(), number })
+}
+
+fn parse_vhost_user(text: &str) -> Result<VhostUserOptions, String> {
+    match text.split_once('=') {
+        Some((name, path)) if !name.is_empty() && !path.is_empty() => {
+            Ok(VhostUserOptions { name: name.to_owned(), path: path.into() })
+        }
+        _ => Err("write NAME=PATH".to_owned()),
+    }
 }
 
 /// `NAME=PATH`.

@@ -188,7 +188,7 @@ impl Watch {
     }
 
     /// One line per export and address on stdout: the URI that clients connect to, or the path of a
-    /// block device.
+    /// block device or of a vhost-user socket.
     fn announce(&self) -> Result<(), Failure> {
         let Ok(status) = self.handle.status_wait() else { return Ok(()) };
         let mut text = String::new();
@@ -200,6 +200,10 @@ impl Watch {
             if let Some(path) = &export.block_device {
                 text.push_str(path);
                 text.push('\n');
+                continue;
+            }
+            if let Some(path) = &export.vhost_user {
+                text.push_str(&format!("vhost-user:{}\n", absolute_text(path)));
                 continue;
             }
             for address in &self.addresses {

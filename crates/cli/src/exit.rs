@@ -13,7 +13,9 @@ use forebay_host::offline::OfflineError;
 use forebay_host::probe::OpenError;
 use forebay_host::set::{OriginError, SetError};
 use forebay_host::state_file::StateFileError;
-use forebay_host::{AdminError, DeviceSpecError, ListenError, NotServing, ShardError, UblkError};
+use forebay_host::{
+    AdminError, DeviceSpecError, ListenError, NotServing, ShardError, UblkError, VhostUserError,
+};
 
 use crate::size;
 
@@ -194,11 +196,22 @@ impl From<ShardError> for Failure {
             ShardError::Listen(listen) => listen.into(),
             ShardError::StateFile(state) => state.into(),
             ShardError::Ublk(ublk) => ublk.into(),
+            ShardError::VhostUser(vhost_user) => vhost_user.into(),
             ShardError::Recording(_) => {
                 Failure::failed(text).or("--record-writes names a new file")
             }
             _ => Failure::failed(text),
         }
+    }
+}
+
+impl From<VhostUserError> for Failure {
+    fn from(error: VhostUserError) -> Failure {
+        let exit = match error {
+            VhostUserError::UnknownExport { .. } => Exit::NotFound,
+            _ => Exit::Usage,
+        };
+        Failure::new(exit, error.to_string())
     }
 }
 

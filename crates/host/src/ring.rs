@@ -48,6 +48,10 @@ pub(crate) enum Token {
     WakeUp,
     /// A command of a ublk device, by slot.
     Ublk(u32),
+    /// Something about a vhost-user socket, by its number and place.
+    VhostUser(u32),
+    /// A poll was cancelled, or had ended before.
+    Cancelled,
 }
 
 impl Token {
@@ -60,6 +64,8 @@ impl Token {
             Token::Send(index) => (4, index),
             Token::WakeUp => (5, 0),
             Token::Ublk(index) => (6, index),
+            Token::VhostUser(index) => (7, index),
+            Token::Cancelled => (8, 0),
         };
         kind << 32 | u64::from(index)
     }
@@ -73,6 +79,8 @@ impl Token {
             4 => Token::Send(index),
             5 => Token::WakeUp,
             6 => Token::Ublk(index),
+            7 => Token::VhostUser(index),
+            8 => Token::Cancelled,
             kind => panic!("the kernel returned user data of kind {kind}, which was never given"),
         }
     }
@@ -289,6 +297,15 @@ impl Ring {
         unsafe { self.push(Token::WakeUp, entry) };
     }
 
+    /// Ends the poll that was queued with a token, after which it completes a last time.
+    pub(crate) fn cancel_poll(&mut self, token: Token) {
+        // The operation made for it is of no use: it does nothing to a poll that is just waking up,
+        // and one that repeats itself then goes on.
+        let entry = opcode::AsyncCancel::new(token.to_user_data()).build();
+        // SAFETY: a cancellation names no memory.
+        unsafe { self.push(Token::Cancelled, entry) };
+    }
+
     /// Submits what is queued and waits for a completion, at most for `timeout` (`None`: without
     /// limit; zero: not at all).
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), RingError> {
@@ -420,6 +437,8 @@ mod tests {
             Token::Send(8),
             Token::WakeUp,
             Token::Ublk(9),
+            Token::VhostUser(10),
+            Token::Cancelled,
         ] {
             assert_eq!(Token::from_user_data(token.to_user_data()), token);
         }

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     });
     let ublk: Vec<_> = ublk.collect();
     let mut listen = arguments.nbd;
-    if listen.is_empty() && ublk.is_empty() {
+    if listen.is_empty() && ublk.is_empty() && arguments.vhost_user.is_empty() {
         listen.push(default_listen(&name)?);
     }
     let admin = match arguments.admin {
@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     let options = ShardOptions {
         listen,
         ublk,
+        vhost_user: arguments.vhost_user,
         connections_max,
         cache_timeout_ms,
         io_timeout_ms,

@@ -12,6 +12,7 @@ pub(crate) mod nbd;
 mod outbox;
 mod translation;
 pub(crate) mod ublk;
+pub(crate) mod vhost_user;
 
 use forebay_engine::io::IoError;
 use forebay_engine::request::{RequestError, RequestKind};
@@ -24,6 +25,7 @@ use crate::shard::exports::{ExportNumber, ExportTable};
 use crate::shard::status::ConnectionReport;
 use nbd::NbdFrontEnd;
 use ublk::UblkFrontEnd;
+use vhost_user::VhostUserFrontEnd;
 
 /// Bits of a request's number that are the front end's own; its place is above them. Far more than
 /// can be under way.
@@ -140,24 +142,26 @@ pub(crate) trait FrontEnd {
 pub(crate) struct FrontEnds {
     pub(crate) nbd: NbdFrontEnd,
     pub(crate) ublk: UblkFrontEnd,
+    pub(crate) vhost_user: VhostUserFrontEnd,
 }
 
 impl FrontEnds {
-    fn all(&self) -> [&dyn FrontEnd; 2] {
-        [&self.nbd, &self.ublk]
+    fn all(&self) -> [&dyn FrontEnd; 3] {
+        [&self.nbd, &self.ublk, &self.vhost_user]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 2] {
-        [&mut self.nbd, &mut self.ublk]
+    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 3] {
+        [&mut self.nbd, &mut self.ublk, &mut self.vhost_user]
     }
 
     /// The front end of a request, and the request's number there.
     fn of_number(&mut self, number: u32) -> (&mut dyn FrontEnd, u32) {
         let place = (number >> NUMBER_BITS) as usize;
-        let [nbd, ublk] = self.all_mut();
+        let [nbd, ublk, vhost_user] = self.all_mut();
         let front = match place {
             0 => nbd,
             1 => ublk,
+            2 => vhost_user,
             _ => panic!("a reply to a request that was never made"),
         };
         (front, number & ((1 << NUMBER_BITS) - 1))
@@ -189,7 +193,7 @@ impl FrontEnd for FrontEnds {
 
     fn flush(&mut self, context: &mut FrontContext<'_>) {
         self.all_mut().into_iter().for_each(|front| front.flush(context));
-        self.nbd.others_wait = self.ublk.waits_for_memory();
+        self.nbd.others_wait = self.ublk.waits_for_memory() || self.vhost_user.waits_for_memory();
     }
 
     fn waits_for_memory(&self) -> bool {

@@ -77,6 +77,7 @@ impl Running {
                 is_read_only: export.facts.is_read_only,
                 unavailable: export.unavailable(),
                 block_device: self.front.ublk.path_of(number),
+                vhost_user: self.front.vhost_user.path_of(number),
                 volume,
                 latency: export.latencies.report(),
             }
@@ -315,7 +316,7 @@ impl Running {
                 tracing::info!("the cache set is served");
                 self.end_comeback();
                 self.refresh_sizes();
-                self.front.ublk.begin(&self.exports);
+                self.begin_exclusive();
                 answers.into_iter().for_each(|answer| self.answer_when_ready(answer));
             }
             Event::WritesLost { volume, extents } => self.log_lost_writes(volume, &extents),

@@ -78,6 +78,11 @@ pub(crate) struct Export {
 }
 
 impl Export {
+    /// Whether a front end has it for itself.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.is_some()
+    }
+
     /// Why it cannot be connected to, if it cannot.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let is_detaching = self.is_detaching.then(|| "it is being detached".to_owned());

@@ -22,6 +22,7 @@ use thiserror::Error;
 use crate::device::{Access, OpenedDevice, Recorder};
 use crate::device_spec::DeviceSpec;
 use crate::frontend::ublk::{UblkError, UblkOptions};
+use crate::frontend::vhost_user::{VhostUserError, VhostUserOptions};
 use crate::listen::{ListenAddress, ListenError, Listener};
 use crate::probe::OpenError;
 use crate::recording::RecordingError;
@@ -58,6 +59,8 @@ pub struct ShardOptions {
     pub listen: Vec<ListenAddress>,
     /// Exports that are to be block devices of this machine.
     pub ublk: Vec<UblkOptions>,
+    /// Exports that are to be disks of virtual machines, each with a socket.
+    pub vhost_user: Vec<VhostUserOptions>,
     /// Memory for payload. The engine's share is not allocated for bare devices.
     pub memory: MemoryOptions,
     /// Most clients at once; more are refused.
@@ -77,6 +80,7 @@ impl Default for ShardOptions {
         ShardOptions {
             listen: Vec::new(),
             ublk: Vec::new(),
+            vhost_user: Vec::new(),
             memory: MemoryOptions::default(),
             connections_max: 64,
             cache_timeout_ms: forebay_engine::CACHE_TIMEOUT_MS,
@@ -165,6 +169,9 @@ pub enum ShardError {
     /// An export cannot be a block device.
     #[error(transparent)]
     Ublk(#[from] UblkError),
+    /// An export cannot be served to a virtual machine.
+    #[error(transparent)]
+    VhostUser(#[from] VhostUserError),
     /// Recovery found a damaged cache device.
     #[error("the cache device cannot be used: {0}")]
     Recovery(#[from] forebay_engine::error::RecoveryError),
@@ -176,6 +183,8 @@ pub struct Shard {
     set: Option<OpenedSet>,
     bare: Vec<BareExport>,
     listeners: Vec<Listener>,
+    /// One for each of [`ShardOptions::vhost_user`].
+    vhost_user_listeners: Vec<Listener>,
     recorder: Option<Box<Recorder>>,
     wake_up: Arc<WakeUp>,
     messages: Receiver<Message>,
@@ -195,9 +204,23 @@ impl Shard {
         let wake_up = Arc::new(WakeUp::new()?);
         let (handle, messages) = ShardHandle::new(Arc::clone(&wake_up));
         let listeners = options.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let sockets = options.vhost_user.iter().map(|option| option.path.clone());
+        let vhost_user_listeners = sockets
+            .map(|path| Listener::bind(&ListenAddress::Unix(path)))
+            .collect::<Result<Vec<_>, _>>()?;
         let recorder = options.record_writes.as_deref().map(Recorder::create).transpose()?;
         let recorder = recorder.map(Box::new);
-        Ok(Shard { options, set, bare, listeners, recorder, wake_up, messages, handle })
+        Ok(Shard {
+            options,
+            set,
+            bare,
+            listeners,
+            vhost_user_listeners,
+            recorder,
+            wake_up,
+            messages,
+            handle,
+        })
     }
 
     /// A handle for the admin side.

@@ -28,6 +28,7 @@ use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
 use crate::frontend::nbd::NbdFrontEnd;
 use crate::frontend::ublk::UblkFrontEnd;
+use crate::frontend::vhost_user::VhostUserFrontEnd;
 use crate::frontend::{
     ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, Served,
 };
@@ -105,7 +106,8 @@ impl Shard {
 
 impl Running {
     fn start(shard: Shard) -> Result<Running, ShardError> {
-        let Shard { options, set, bare, listeners, recorder, wake_up, messages, handle } = shard;
+        let Shard { options, set, bare, listeners, vhost_user_listeners, .. } = shard;
+        let Shard { recorder, wake_up, messages, handle, .. } = shard;
         let mut memory = options.memory;
         if set.is_none() {
             memory.engine_bytes = 0;
@@ -133,9 +135,11 @@ impl Running {
         let nbd = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
         let mut ublk = UblkFrontEnd::new(handle.clone());
         ublk.claim(&options.ublk, &mut exports)?;
+        let mut vhost_user = VhostUserFrontEnd::new();
+        vhost_user.claim(&options.vhost_user, vhost_user_listeners, &mut exports)?;
         Ok(Running {
             ring,
-            front: FrontEnds { nbd, ublk },
+            front: FrontEnds { nbd, ublk, vhost_user },
             devices,
             pool,
             exports,
@@ -163,7 +167,7 @@ impl Running {
         self.ring.arm_wake_up(&self.wake_up);
         self.front.nbd.start(&mut self.ring);
         if self.set.is_none() {
-            self.front.ublk.begin(&self.exports);
+            self.begin_exclusive();
         }
         loop {
             self.work()?;
@@ -175,6 +179,13 @@ impl Running {
             self.now = self.clock.now();
             self.dispatch();
         }
+    }
+
+    /// Requests can be served: front ends begin that have waited for that.
+    pub(super) fn begin_exclusive(&mut self) {
+        self.front.ublk.begin(&self.exports);
+        let (front, mut context) = self.front();
+        front.vhost_user.begin(&mut context);
     }
 
     /// How long to sleep; `None`: until something happens.
@@ -225,6 +236,11 @@ impl Running {
                     let (front, mut context) = self.front();
                     front.ublk.handle_completion(&mut context, slot, result);
                 }
+                Token::VhostUser(number) => {
+                    let (front, mut context) = self.front();
+                    front.vhost_user.handle_completion(&mut context, number, completion);
+                }
+                Token::Cancelled => {}
                 Token::WakeUp => {
                     self.wake_up.clear();
                     self.ring.arm_wake_up(&self.wake_up);

@@ -1,5 +1,7 @@
 //! What a shard tells the admin side about itself: plain data, taken in one step of the loop.
 
+use std::path::PathBuf;
+
 use forebay_advisor::curve::Estimate;
 use forebay_engine::format::SetId;
 use forebay_engine::status::{SetStatus, VolumeStatus};
@@ -73,6 +75,8 @@ pub struct ExportReport {
     pub unavailable: Option<String>,
     /// The block device that it is served as, if it is.
     pub block_device: Option<String>,
+    /// The vhost-user socket that it is served at, if it is.
+    pub vhost_user: Option<PathBuf>,
     /// What the engine says of the volume; `None` for a bare device.
     pub volume: Option<VolumeStatus>,
     /// Time from the arrival of a request to its reply.

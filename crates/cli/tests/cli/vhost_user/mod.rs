@@ -1,0 +1,263 @@
+//! Volumes as disks of virtual machines: a guest in miniature against the real binary.
+
+mod peer;
+
+use std::path::PathBuf;
+
+use crate::support::{Scratch, Server, rounds};
+use peer::{
+    DATA_BYTES_MAX, DISCARD, FEATURE_EVENT_INDEX, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE,
+    WRITE_ZEROES,
+};
+
+const OK: u8 = 0;
+const FAILED: u8 = 1;
+const UNSUPPORTED: u8 = 2;
+
+fn served(scratch: &Scratch, mode: &str) -> (Server, PathBuf) {
+    scratch.cache_with_volume(mode);
+    (serve(scratch), scratch.path("disk.sock"))
+}
+
+fn serve(scratch: &Scratch) -> Server {
+    scratch.serve_what(&["cache.img", "--vhost-user", "vol=disk.sock"])
+}
+
+fn range(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
+    [&sector.to_le_bytes()[..], &sectors.to_le_bytes(), &flags.to_le_bytes()].concat()
+}
+
+#[track_caller]
+fn assert_reads(guest: &mut Guest, sector: u64, expected: &[u8]) {
+    guest.set_data(0, 0, &vec![0xcc; expected.len()]);
+    assert_eq!(guest.request(READ, sector, expected.len() as u32), OK);
+    assert!(guest.data(0, 0, expected.len()) == expected, "sector {sector}");
+}
+
+#[test]
+fn a_guest_reads_and_writes_its_disk() {
+    for features_unknown in [0, FEATURE_EVENT_INDEX] {
+        let scratch = Scratch::new();
+        let (server, socket) = served(&scratch, "writeback");
+        assert!(server.uri.starts_with("vhost-user:/"), "{}", server.uri);
+        let mut guest = Guest::new(1, features_unknown);
+        guest.connect(&socket);
+        let config = guest.config();
+        assert_eq!(config[..8], (64u64 << 20 >> 9).to_le_bytes());
+        assert_eq!(config[20..24], 512u32.to_le_bytes());
+        let text: Vec<u8> = (0..DATA_BYTES_MAX).map(|byte| (byte / 7) as u8).collect();
+        guest.set_data(0, 0, &text);
+        assert_eq!(guest.request(WRITE, 9, text.len() as u32), OK);
+        assert_eq!(guest.request(FLUSH, 0, 0), OK);
+        assert_reads(&mut guest, 9, &text);
+        assert_reads(&mut guest, 10, &text[512..1024]);
+        guest.set_data(0, 0, &range(8, 16, 1));
+        assert_eq!(guest.request(WRITE_ZEROES, 0, 16), OK);
+        assert_reads(&mut guest, 8, &[0; 16 * 512]);
+        assert_reads(&mut guest, 24, &text[15 * 512..]);
+        guest.set_data(0, 0, &range(64, 64, 0));
+        assert_eq!(guest.request(DISCARD, 0, 16), OK);
+        assert_eq!(guest.request(GET_ID, 0, 20), OK);
+        assert!(guest.data(0, 0, 20).starts_with(b"forebay-"));
+        assert_eq!(server.terminate(), Some(0));
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writethrough");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    let end = (64u64 << 20) >> 9;
+    assert_eq!(guest.request(READ, end, 512), FAILED);
+    assert_eq!(guest.request(READ, end - 1, 1024), FAILED);
+    assert_eq!(guest.request(READ, u64::MAX, 512), FAILED);
+    assert_eq!(guest.request(WRITE, 0, 511), FAILED);
+    assert_eq!(guest.request(77, 0, 512), UNSUPPORTED);
+    guest.set_data(0, 0, &range(0, 8, 1));
+    assert_eq!(guest.request(DISCARD, 0, 16), UNSUPPORTED);
+    assert_eq!(guest.request(DISCARD, 0, 15), UNSUPPORTED);
+    assert_eq!(guest.request(READ, end - 1, 512), OK);
+    let log = server.log();
+    assert_eq!(log.matches("outside of the volume").count(), 1, "{log}");
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn several_queues_have_many_requests_under_way() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writeback");
+    let mut guest = Guest::new(3, 0);
+    guest.connect(&socket);
+    for queue in 0..3 {
+        for slot in 0..SLOTS {
+            guest.set_data(queue, slot, &[queue as u8 * 50 + slot as u8; 4096]);
+            guest.submit(queue, slot, WRITE, sector_of(queue, slot), 4096);
+        }
+    }
+    (0..3).for_each(|queue| guest.kick(queue));
+    for queue in 0..3 {
+        let ended = guest.wait(queue, SLOTS.into());
+        assert!(ended.iter().all(|(_, status)| *status == OK));
+    }
+    for queue in 0..3 {
+        for slot in 0..SLOTS {
+            assert_reads(
+                &mut guest,
+                sector_of(queue, slot),
+                &[queue as u8 * 50 + slot as u8; 4096],
+            );
+        }
+    }
+    assert_eq!(server.terminate(), Some(0));
+}
+
+fn sector_of(queue: usize, slot: u16) -> u64 {
+    (queue as u64 * u64::from(SLOTS) + u64::from(slot)) * 8
+}
+
+/// Each round the server is killed with writes under way; they end once, at its successor.
+#[test]
+fn requests_in_flight_survive_the_death_of_the_server() {
+    let scratch = Scratch::new();
+    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+    scratch.file("origin.img", 64 << 20);
+    // Slow enough that a kill meets writes that have not ended.
+    let origin = ["attach", "cache.img", "iops:200:origin.img", "--name", "vol"];
+    scratch.run(&origin).expect(0);
+    let socket = scratch.path("disk.sock");
+    let mut guest = Guest::new(1, 0);
+    let mut interrupted = 0;
+    for round in 0..rounds(4, 40) as u8 {
+        let server = serve(&scratch);
+        guest.connect(&socket);
+        for slot in 0..SLOTS {
+            guest.set_data(0, slot, &[round.wrapping_mul(31).wrapping_add(slot as u8); 4096]);
+            guest.submit(0, slot, WRITE, u64::from(slot) * 8, 4096);
+        }
+        guest.kick(0);
+        let seen = guest.wait_for_some(0, usize::from(round % 4));
+        server.kill();
+        let server = serve(&scratch);
+        // What ended before the kill, and was not looked at.
+        let mut ended = seen;
+        ended.extend(guest.take_ended(0));
+        interrupted += usize::from(SLOTS) - ended.len();
+        guest.connect(&socket);
+        ended.extend(guest.wait(0, usize::from(SLOTS) - ended.len()));
+        let mut slots: Vec<u16> = ended.iter().map(|(slot, _)| *slot).collect();
+        slots.sort_unstable();
+        assert_eq!(slots, (0..SLOTS).collect::<Vec<_>>(), "each once: {}", server.log());
+        assert!(ended.iter().all(|(_, status)| *status == OK));
+        for slot in 0..SLOTS {
+            let expected = [round.wrapping_mul(31).wrapping_add(slot as u8); 4096];
+            assert_reads(&mut guest, u64::from(slot) * 8, &expected);
+        }
+        assert!(guest.take_ended(0).is_empty());
+        assert_eq!(server.terminate(), Some(0), "round {round}");
+    }
+    assert!(interrupted > 0, "no kill met a request");
+}
+
+/// The server stops in good order with requests in the ring, which wait for its successor.
+#[test]
+fn a_stop_leaves_in_the_ring_what_it_did_not_take() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writeback");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    assert_eq!(guest.request(FLUSH, 0, 0), OK);
+    assert_eq!(server.terminate(), Some(0));
+    guest.set_data(0, 3, &[7; 512]);
+    guest.submit(0, 3, WRITE, 5, 512);
+    guest.kick(0);
+    let server = serve(&scratch);
+    guest.connect(&socket);
+    assert_eq!(guest.wait(0, 1), [(3, OK)]);
+    assert_reads(&mut guest, 5, &[7; 512]);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn a_front_end_that_vanishes_makes_room_for_the_next() {
+    let scratch = Scratch::new();
+    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+    scratch.file("origin.img", 64 << 20);
+    let origin = ["attach", "cache.img", "iops:100:origin.img", "--name", "vol"];
+    scratch.run(&origin).expect(0);
+    let server = serve(&scratch);
+    let socket = scratch.path("disk.sock");
+    for round in 0..3u8 {
+        let mut guest = Guest::new(1, 0);
+        guest.connect(&socket);
+        for slot in 0..SLOTS {
+            guest.set_data(0, slot, &[round; 4096]);
+            guest.submit(0, slot, WRITE, u64::from(slot) * 8, 4096);
+        }
+        guest.kick(0);
+        guest.wait_for_some(0, 1);
+        drop(guest);
+    }
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    assert_reads(&mut guest, u64::from(SLOTS) * 8, &[0; 4096]);
+    // While one is connected, another one is sent away.
+    let second = vhost::vhost_user::Frontend::connect(&socket, 1).unwrap();
+    assert!(vhost::VhostBackend::get_features(&second).is_err());
+    assert_eq!(guest.request(FLUSH, 0, 0), OK);
+    assert!(server.log().contains("a second front end was refused"), "{}", server.log());
+    assert_eq!(server.terminate(), Some(0));
+}
+
+/// A ring is stopped and started again, as by a guest that reboots, and memory is shared anew.
+#[test]
+fn a_ring_stops_after_its_requests_and_starts_anew() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writethrough");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    for slot in 0..SLOTS {
+        guest.submit(0, slot, WRITE, u64::from(slot) * 8, 4096);
+    }
+    guest.kick(0);
+    let mut count = guest.wait_for_some(0, 1).len();
+    let base = guest.stop(0);
+    count += guest.take_ended(0).len();
+    assert_eq!(usize::from(base), count, "all that were taken have ended");
+    guest.restart(0, base);
+    guest.kick(0);
+    guest.wait_for_some(0, usize::from(SLOTS) - count);
+    let front = guest.front_end.take().unwrap();
+    guest.share_memory(&front);
+    guest.front_end = Some(front);
+    assert_eq!(guest.request(FLUSH, 0, 0), OK);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn a_volume_has_one_front_end_that_may_write() {
+    let scratch = Scratch::new();
+    let (server, _) = served(&scratch, "writeback");
+    let refused = crate::client::NbdClient::connect(&server.socket, "vol");
+    assert!(refused.is_err());
+    scratch.run(&["detach", "vol"]).expect(0);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
+fn what_cannot_be_served_is_told() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let serve = |arguments: &[&str]| {
+        let mut all = vec!["serve", "cache.img", "--state-dir", "state"];
+        all.extend_from_slice(arguments);
+        scratch.run(&all)
+    };
+    serve(&["--vhost-user", "other=a.sock"]).expect(4).says("names are: vol");
+    serve(&["--vhost-user", "vol=a.sock", "--vhost-user", "vol=b.sock"])
+        .expect(2)
+        .says("one writable front end at a time");
+    serve(&["--vhost-user", "vol"]).expect(2).says("write NAME=PATH");
+    serve(&["--vhost-user", "vol=origin.img"]).expect(3).says("no socket");
+}

@@ -1,0 +1,557 @@
+//! The vhost-user front end: exports as virtio block devices of virtual machines.
+//!
+//! A virtual machine monitor (QEMU, Cloud Hypervisor) connects to a socket, shares the guest's
+//! memory and hands over descriptors for kicks and calls; from then on requests go through rings in
+//! that memory. All of it is watched by the shard's ring: a kick is a completion there, and the
+//! requests that it brings are at the engine in the same round. Payload is copied once each way:
+//! checksums need bytes that nobody changes meanwhile.
+//!
+//! A front end that loses its server keeps the memory that says which requests were under way
+//! ([`in_flight`]), and hands it to the next one, which does those again first.
+//!
+//! Bounds: one front end at a time for each socket, and for each head of its rings one request
+//! under way; requests taken from a ring in one go. Requests for whose payload there is no memory
+//! hold up their ring, in turn.
+//!
+//! Invariants: a request that was taken is given back once, or its front end is gone. A new front
+//! end is served when the last request of its predecessor has ended: what that wrote cannot come
+//! after what this one writes. Bytes of front end or guest never cause a panic: the connection
+//! ends, or the ring rests.
+//!
+//! Deliberately absent: migration (a log of written pages), and the memory of an I/O MMU.
+
+mod abi;
+mod device;
+mod error;
+mod in_flight;
+mod memory;
+mod poll;
+mod queue;
+mod request;
+mod ring;
+mod session;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::VecDeque;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use forebay_engine::status::BlockState;
+use forebay_engine::units::Time;
+
+use self::device::{DEVICE_COUNT_MAX, Device, Place, RequestPlace};
+use self::queue::{SlotState, Taken};
+use self::request::{Geometry, status_of};
+use self::ring::RingFault;
+use self::wire::WireFault;
+use super::log_once::LogOnce;
+use super::{ClientReply, Demand, FrontContext, FrontEnd, NUMBER_BITS};
+use crate::listen::Listener;
+use crate::ring::Completion;
+use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::status::ConnectionReport;
+
+pub use self::error::VhostUserError;
+
+/// Why other front ends do not offer an export that has a socket.
+const TAKEN: &str = "in use over vhost-user; a volume has one writable front end at a time";
+/// Numbers of sockets among those of connections start here, above those of other front ends.
+const CONNECTION_BASE: u64 = 2 << 32;
+/// Requests that are taken from a ring before others have their turn.
+const TURN_REQUESTS_MAX: u32 = 256;
+
+/// A socket that is to be had.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct VhostUserOptions {
+    /// Name of the export.
+    pub name: String,
+    /// Where the socket shall be.
+    pub path: PathBuf,
+}
+
+/// The front end.
+pub(crate) struct VhostUserFrontEnd {
+    devices: Vec<Device>,
+    demands: VecDeque<Demand>,
+    touched: Vec<usize>,
+    /// Queues whose turn was over before they were empty.
+    due: VecDeque<(usize, u16)>,
+    memory_waiters: VecDeque<RequestPlace>,
+    is_stopping: bool,
+    log: LogOnce,
+}
+
+impl VhostUserFrontEnd {
+    /// A front end without sockets.
+    pub(crate) fn new() -> VhostUserFrontEnd {
+        VhostUserFrontEnd {
+            devices: Vec::new(),
+            demands: VecDeque::new(),
+            touched: Vec::new(),
+            due: VecDeque::new(),
+            memory_waiters: VecDeque::new(),
+            is_stopping: false,
+            log: LogOnce::default(),
+        }
+    }
+
+    /// Notes which sockets there are, each with its listener, and takes their exports away from
+    /// other front ends.
+    pub(crate) fn claim(
+        &mut self,
+        options: &[VhostUserOptions],
+        listeners: Vec<Listener>,
+        exports: &mut ExportTable,
+    ) -> Result<(), VhostUserError> {
+        let (count, most) = (options.len(), DEVICE_COUNT_MAX);
+        if count > most {
+            return Err(VhostUserError::TooMany { count, most });
+        }
+        for (option, listener) in options.iter().zip(listeners) {
+            let (name, path) = (option.name.clone(), option.path.clone());
+            let Some(number) = exports.named(&name) else {
+                let known = exports.iter().map(|(_, export)| export.facts.name.clone()).collect();
+                return Err(VhostUserError::UnknownExport { name, path, known });
+            };
+            if exports[number].is_taken() {
+                return Err(VhostUserError::Twice { name, path });
+            }
+            exports.claim(number, TAKEN);
+            let geometry = Geometry::of(&exports[number].facts);
+            let mut device = Device::new(self.devices.len(), number, &name, path, geometry);
+            if exports[number].unavailable().is_none() {
+                device.listen_on(listener);
+            }
+            self.devices.push(device);
+        }
+        Ok(())
+    }
+
+    /// Begins to accept front ends. To be called when requests can be served; again, it tells those
+    /// that are connected if a size is another.
+    pub(crate) fn begin(&mut self, context: &mut FrontContext<'_>) {
+        for device in &mut self.devices {
+            let geometry = Geometry::of(&context.exports[device.export].facts);
+            let is_other = geometry != device.geometry;
+            device.geometry = geometry;
+            if let Some(session) = device.open_session().filter(|_| is_other) {
+                session.tell_config_changed();
+            }
+            device.accept(context.ring);
+        }
+    }
+
+    /// Where an export is served, if it is.
+    pub(crate) fn path_of(&self, export: ExportNumber) -> Option<PathBuf> {
+        let device = self.devices.iter().find(|device| device.export == export)?;
+        Some(device.path.clone())
+    }
+
+    /// Something that the ring watches has happened.
+    pub(crate) fn handle_completion(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        token: u32,
+        completion: Completion,
+    ) {
+        let (index, place) = Place::of_token(token);
+        let device = &mut self.devices[index];
+        match place {
+            Place::Accept => {
+                if !completion.has_more {
+                    device.handle_accept_ended(context.ring);
+                }
+                self.handle_accept(context, index, completion.result);
+            }
+            Place::Socket => {
+                if device.socket_poll.handle(completion) {
+                    self.read_messages(context, index);
+                }
+            }
+            Place::Kick(queue) => {
+                if device.handle_kick(queue, completion) {
+                    self.drain(context, index, queue);
+                }
+            }
+        }
+        if !completion.has_more {
+            self.devices[index].watch(context.ring);
+            self.touch(index);
+        }
+    }
+
+    fn handle_accept(&mut self, context: &mut FrontContext<'_>, index: usize, result: i32) {
+        if result < 0 {
+            if !self.is_stopping {
+                let error = std::io::Error::from_raw_os_error(-result);
+                self.log.warn("accept", || format!("a front end could not be accepted: {error}"));
+            }
+            return;
+        }
+        // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+        let socket = unsafe { OwnedFd::from_raw_fd(result) };
+        let device = &mut self.devices[index];
+        if self.is_stopping || device.has_lost_export {
+            return;
+        }
+        // That the predecessor is gone may not have been told yet.
+        if device.open_session().is_some_and(|session| session.wire.is_hung_up()) {
+            self.close(context, index, "it has gone");
+        }
+        let device = &mut self.devices[index];
+        match &device.session {
+            None => device.connect(context.ring, socket, context.now),
+            Some(session) if session.is_closing && device.next.is_none() => {
+                device.next = Some(socket);
+            }
+            Some(_) => {
+                let path = device.path.display();
+                self.log.warn("second", || {
+                    format!("{path}: a second front end was refused; one has the volume")
+                });
+            }
+        }
+        self.touch(index);
+    }
+
+    fn touch(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        if !device.is_touched {
+            device.is_touched = true;
+            self.touched.push(index);
+        }
+    }
+
+    /// Does what the front end has asked for, as far as it can be done now.
+    fn read_messages(&mut self, context: &mut FrontContext<'_>, index: usize) {
+        loop {
+            let device = &mut self.devices[index];
+            let geometry = device.geometry;
+            let Some(session) = device.session.as_mut().filter(|s| s.is_listening()) else {
+                return;
+            };
+            let handled = match session.wire.receive() {
+                Ok(Some(message)) => session.handle(message, &geometry),
+                Ok(None) => return,
+                Err(WireFault::Gone) => return self.close(context, index, "it has gone"),
+                Err(fault) => Err(fault.text()),
+            };
+            if let Ok(Some(refusal)) = &handled {
+                let path = device.path.display();
+                self.log.warn("refusal", || format!("{path}: the front end is refused: {refusal}"));
+            }
+            match handled.and_then(|_| self.start_queues(context, index)) {
+                Ok(()) => self.touch(index),
+                Err(why) => {
+                    let path = self.devices[index].path.display();
+                    self.log.warn("protocol", || format!("{path}: the front end is left: {why}"));
+                    return self.close(context, index, &why);
+                }
+            }
+        }
+    }
+
+    /// Starts the queues that can be, and takes what waits in them.
+    fn start_queues(&mut self, context: &mut FrontContext<'_>, index: usize) -> Result<(), String> {
+        loop {
+            let device = &mut self.devices[index];
+            let Some(session) = device.open_session() else { return Ok(()) };
+            let started = session.start_next()?;
+            if let Some(queue) = started {
+                let again = session.queues[usize::from(queue)].again_count();
+                if again > 0 {
+                    let name = &device.name;
+                    tracing::info!(export = name, queue, again, "requests are done again");
+                }
+            }
+            device.watch(context.ring);
+            let Some(queue) = started else { return Ok(()) };
+            self.drain(context, index, queue);
+        }
+    }
+
+    /// Takes requests from a queue, for one turn.
+    fn drain(&mut self, context: &mut FrontContext<'_>, index: usize, queue: u16) {
+        if self.is_stopping {
+            return;
+        }
+        for _ in 0..TURN_REQUESTS_MAX {
+            let device = &mut self.devices[index];
+            let geometry = device.geometry;
+            let Some((own, mut shared)) =
+                device.session.as_mut().and_then(|session| session.queue(queue))
+            else {
+                return;
+            };
+            match own.take(&mut shared, &geometry, context.now) {
+                Ok(Taken::Nothing) => return,
+                Ok(Taken::Request(head)) => {
+                    device.requests += 1;
+                    let place = RequestPlace { device: index, queue, head };
+                    if !self.start(context, place) {
+                        return;
+                    }
+                }
+                Ok(Taken::Answered(why)) => {
+                    device.requests += 1;
+                    if let Some(why) = why {
+                        let path = device.path.display();
+                        self.log.warn(why, || format!("{path}: a request was refused: {why}"));
+                    }
+                    self.touch(index);
+                }
+                Err(fault) => return self.fail_queue(context, index, queue, fault),
+            }
+        }
+        self.due.push_back((index, queue));
+    }
+
+    /// Begins a request, or notes that it must wait. Returns whether others may follow.
+    fn start(&mut self, context: &mut FrontContext<'_>, place: RequestPlace) -> bool {
+        let RequestPlace { device: index, queue, head } = place;
+        // Who came before has the first claim to memory.
+        let others_wait = !self.memory_waiters.is_empty();
+        let device = &mut self.devices[index];
+        let session = device.session.as_mut().expect("a request has a front end");
+        let (own, mut shared) = session.queue(queue).expect("a request has a queue");
+        let SlotState::Taken(mut active) = own.slots[usize::from(head)].state else {
+            panic!("a request begins once");
+        };
+        if active.request.moves_data() {
+            if others_wait || !active.allocate(context.pool) {
+                own.is_stalled = true;
+                self.memory_waiters.push_back(place);
+                return false;
+            }
+            if own.take_payload(shared.memory, head, &active, context.pool).is_err() {
+                active.release(context.pool);
+                own.slots[usize::from(head)].state = SlotState::Idle;
+                let status = abi::status::FAILED;
+                let ended = own.end(&mut shared, head, &active, status, context.pool);
+                self.touch(index);
+                if let Err(fault) = ended {
+                    self.fail_queue(context, index, queue, fault);
+                    return false;
+                }
+                return true;
+            }
+        }
+        own.slots[usize::from(head)].state = SlotState::UnderWay(active);
+        device.buffer_bytes += active.buffer_bytes(context.pool);
+        self.demands.push_back(active.demand(place.number(), device.export));
+        true
+    }
+
+    /// Goes on with what waits for memory, in turn.
+    fn resume(&mut self, context: &mut FrontContext<'_>) {
+        for _ in 0..self.memory_waiters.len() {
+            let Some(place) = self.memory_waiters.pop_front() else { return };
+            let session = self.devices[place.device].session.as_mut();
+            let queue = session.and_then(|s| s.queues.get_mut(usize::from(place.queue)));
+            queue.expect("who waits has a queue").is_stalled = false;
+            // The others stay behind it.
+            let behind = std::mem::take(&mut self.memory_waiters);
+            let has_begun = self.start(context, place);
+            if has_begun {
+                self.drain(context, place.device, place.queue);
+            }
+            let added = std::mem::replace(&mut self.memory_waiters, behind);
+            if !has_begun {
+                added.into_iter().rev().for_each(|place| self.memory_waiters.push_front(place));
+                return;
+            }
+            self.memory_waiters.extend(added);
+        }
+    }
+
+    fn fail_queue(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        index: usize,
+        queue: u16,
+        fault: RingFault,
+    ) {
+        let device = &mut self.devices[index];
+        let path = device.path.display();
+        self.log.warn(fault.text(), || {
+            let why = fault.text();
+            format!("{path}: queue {queue} rests until its driver starts it anew: {why}")
+        });
+        if let Some(session) = device.open_session() {
+            session.queues[usize::from(queue)].fail(fault);
+        }
+        device.watch(context.ring);
+        self.touch(index);
+    }
+
+    /// Lets go of a front end. What it has under way ends without it.
+    fn close(&mut self, context: &mut FrontContext<'_>, index: usize, why: &str) {
+        let device = &mut self.devices[index];
+        let Some(session) = device.session.as_mut().filter(|session| !session.is_closing) else {
+            return;
+        };
+        let (path, requests) = (device.path.display(), device.requests);
+        tracing::info!(socket = %path, requests, "disconnected: {why}");
+        session.begin_close();
+        for (queue, own) in (0u16..).zip(&session.queues) {
+            for head in own.under_way() {
+                let number = RequestPlace { device: index, queue, head }.number();
+                self.demands.push_back(Demand::Forget { number, export: device.export });
+            }
+        }
+        self.memory_waiters.retain(|place| place.device != index);
+        self.due.retain(|(device, _)| *device != index);
+        device.watch(context.ring);
+        self.touch(index);
+    }
+
+    /// Tells drivers, and goes on with what waited for the last request to end.
+    fn settle(&mut self, context: &mut FrontContext<'_>, index: usize) {
+        let device = &mut self.devices[index];
+        let Some(session) = &mut device.session else { return };
+        if session.is_closing {
+            if session.in_flight() == 0 && device.is_unwatched() {
+                device.session = None;
+                if let Some(socket) = device.next.take() {
+                    device.connect(context.ring, socket, context.now);
+                }
+            }
+            return;
+        }
+        let mut fault = None;
+        for queue in 0..session.queues.len() as u16 {
+            let Some((own, shared)) = session.queue(queue) else { break };
+            if let Err(found) = own.call(shared.memory) {
+                fault = Some((queue, found));
+            }
+        }
+        let stopped = session.advance_stop();
+        if let Some((queue, fault)) = fault {
+            self.fail_queue(context, index, queue, fault);
+        }
+        match stopped {
+            Ok(false) => {}
+            Ok(true) => self.read_messages(context, index),
+            Err(why) => self.close(context, index, &why),
+        }
+    }
+}
+
+impl FrontEnd for VhostUserFrontEnd {
+    fn poll_demand(&mut self) -> Option<Demand> {
+        self.demands.pop_front()
+    }
+
+    fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply) {
+        let RequestPlace { device: index, queue, head } = RequestPlace::of_number(reply.number);
+        let device = &mut self.devices[index];
+        let session = device.session.as_mut().expect("a front end stays until its requests end");
+        let slot = &mut session.queues[usize::from(queue)].slots[usize::from(head)];
+        let SlotState::UnderWay(active) = std::mem::take(&mut slot.state) else {
+            panic!("a reply to no request");
+        };
+        let status = reply.result.map_or_else(status_of, |()| abi::status::OK);
+        let ended = match session.queue(queue) {
+            Some((own, mut shared)) => own.end(&mut shared, head, &active, status, context.pool),
+            None => {
+                session.queues[usize::from(queue)].in_flight -= 1;
+                Ok(())
+            }
+        };
+        device.release(&active, context.pool);
+        let nanoseconds = context.now.nanoseconds_since(active.arrived);
+        let class = active.request.latency_class(reply.served);
+        context.exports[device.export].latencies.record(class, nanoseconds);
+        self.touch(index);
+        if let Err(fault) = ended {
+            self.fail_queue(context, index, queue, fault);
+        }
+    }
+
+    fn handle_block_status(&mut self, _: u32, _: &[(u64, u64, BlockState)]) {
+        panic!("virtio has no block status");
+    }
+
+    fn flush(&mut self, context: &mut FrontContext<'_>) {
+        self.resume(context);
+        for _ in 0..self.due.len() {
+            let Some((index, queue)) = self.due.pop_front() else { break };
+            self.drain(context, index, queue);
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for index in touched.drain(..) {
+            self.devices[index].is_touched = false;
+            self.settle(context, index);
+        }
+        // Keeps the memory, unless a device was touched meanwhile.
+        if self.touched.is_empty() {
+            self.touched = touched;
+        }
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        !self.memory_waiters.is_empty()
+    }
+
+    fn has_work(&self) -> bool {
+        !self.demands.is_empty() || !self.touched.is_empty() || !self.due.is_empty()
+    }
+
+    fn handle_time(&mut self, _: &mut FrontContext<'_>) {}
+
+    fn next_wakeup(&self) -> Option<Time> {
+        None
+    }
+
+    /// What is in the rings stays there: the next server takes it.
+    fn begin_shutdown(&mut self) {
+        self.is_stopping = true;
+        self.due.clear();
+        self.devices.iter_mut().for_each(Device::stop_listening);
+    }
+
+    fn has_requests(&self) -> bool {
+        self.devices.iter().any(|device| device.in_flight() > 0)
+    }
+
+    fn close_all(&mut self, context: &mut FrontContext<'_>) {
+        for index in 0..self.devices.len() {
+            self.close(context, index, "the server stops");
+        }
+    }
+
+    fn close_clients_of(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        for index in 0..self.devices.len() {
+            if self.devices[index].export == export {
+                self.devices[index].has_lost_export = true;
+                self.devices[index].stop_listening();
+                self.close(context, index, "the volume is gone");
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.devices.iter().all(|device| device.session.is_none())
+    }
+
+    fn peers_of(&self, export: ExportNumber) -> Vec<String> {
+        let own = self.devices.iter().filter(|device| device.export == export);
+        own.filter(|device| device.session.is_some()).map(Device::label).collect()
+    }
+
+    fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {
+        let connected = self.devices.iter().enumerate().filter(|(_, d)| d.session.is_some());
+        let report = |(index, device): (usize, &Device)| ConnectionReport {
+            id: CONNECTION_BASE + index as u64,
+            peer: device.label(),
+            export: Some(exports[device.export].facts.name.clone()),
+            requests_in_flight: device.in_flight(),
+            buffer_bytes: device.buffer_bytes,
+            requests: device.requests,
+            age_ms: now.nanoseconds_since(device.connected_at) / 1_000_000,
+        };
+        connected.map(report).collect()
+    }
+}

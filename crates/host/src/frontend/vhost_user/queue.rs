@@ -1,0 +1,425 @@
+//! One queue of a front end: how far it is set up, and its requests.
+//!
+//! Bounds: a head names one request at most, so slots are made when the ring starts, and the lists
+//! of segments in them keep their memory: a request allocates nothing but its payload.
+//!
+//! Invariants: a request that was taken is given back once, or its front end is gone. Nothing is
+//! written to a ring that was stopped, since its memory may be used for something else.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+
+use forebay_engine::payload::{BufferId, BufferRange, Payload};
+use forebay_engine::request::RequestKind;
+use forebay_engine::units::{BLOCK_BYTES, Time};
+
+use super::abi::{RingAddresses, status};
+use super::in_flight::InFlight;
+use super::memory::{Memory, Segment};
+use super::request::{BlockRequest, Geometry, Judged, Want, judge, take_status, total};
+use super::ring::{Chain, Places, RingFault, SplitRing};
+use crate::buffer_pool::{BufferPool, Owner};
+use crate::frontend::{ClientRequest, Demand};
+use crate::shard::exports::ExportNumber;
+
+/// A request that was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Active {
+    pub(super) request: BlockRequest,
+    pub(super) buffer: Option<BufferId>,
+    pub(super) arrived: Time,
+    status_address: u64,
+}
+
+impl Active {
+    /// Takes memory for the whole blocks around the range. Returns whether there was any.
+    pub(super) fn allocate(&mut self, pool: &mut BufferPool) -> bool {
+        let BlockRequest { offset_bytes, length_bytes, .. } = self.request;
+        let block = BLOCK_BYTES as u64;
+        let start = offset_bytes / block * block;
+        let bytes = (offset_bytes + length_bytes).next_multiple_of(block) - start;
+        self.buffer = pool.allocate_for(Owner::Clients, bytes as usize);
+        self.buffer.is_some()
+    }
+
+    /// Gives the memory back.
+    pub(super) fn release(&self, pool: &mut BufferPool) {
+        if let Some(buffer) = self.buffer {
+            pool.release(buffer);
+        }
+    }
+
+    pub(super) fn buffer_bytes(&self, pool: &BufferPool) -> u64 {
+        self.buffer.map_or(0, |buffer| pool.capacity_bytes(buffer) as u64)
+    }
+
+    /// The payload in its buffer.
+    fn payload(&self) -> BufferRange {
+        BufferRange {
+            buffer: self.buffer.expect("reads and writes have a buffer"),
+            offset: (self.request.offset_bytes % BLOCK_BYTES as u64) as u32,
+            length: self.request.length_bytes as u32,
+        }
+    }
+
+    pub(super) fn demand(&self, number: u32, export: ExportNumber) -> Demand {
+        let BlockRequest { want, offset_bytes, length_bytes } = self.request;
+        let buffer = || self.buffer.expect("reads and writes have a buffer");
+        let kind = match want {
+            Want::Read => RequestKind::Read { buffer: buffer() },
+            Want::Write { durability } => RequestKind::Write { buffer: buffer(), durability },
+            Want::Flush => RequestKind::Flush,
+            Want::Discard { durability } => RequestKind::Discard { durability },
+            Want::WriteZeroes { durability, may_unmap } => {
+                RequestKind::WriteZeroes { durability, may_unmap }
+            }
+        };
+        Demand::Request(ClientRequest { number, export, offset_bytes, length_bytes, kind })
+    }
+}
+
+/// What a head of the ring is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum SlotState {
+    /// The driver has it.
+    #[default]
+    Idle,
+    /// Its request is about to begin, or waits for memory.
+    Taken(Active),
+    /// Its request is at the engine.
+    UnderWay(Active),
+}
+
+/// One head of the ring.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    pub(super) state: SlotState,
+    /// Where its data is in guest memory.
+    data: Vec<Segment>,
+}
+
+/// What a look at the ring brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    /// There is no request that could begin.
+    Nothing,
+    /// The request of this head.
+    Request(u16),
+    /// A request that was answered at once; why, if it was refused.
+    Answered(Option<&'static str>),
+}
+
+/// What all queues of a front end share.
+pub(super) struct Shared<'a> {
+    pub(super) memory: &'a Memory,
+    pub(super) in_flight: Option<&'a mut InFlight>,
+    pub(super) features: u64,
+}
+
+/// One queue.
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    number: u16,
+    pub(super) size: u16,
+    pub(super) addresses: Option<RingAddresses>,
+    pub(super) base: u16,
+    pub(super) kick: Option<OwnedFd>,
+    pub(super) call: Option<OwnedFd>,
+    pub(super) error: Option<OwnedFd>,
+    pub(super) is_enabled: bool,
+    /// What is wrong with the ring, if something is; it rests then until it is stopped.
+    pub(super) fault: Option<RingFault>,
+    /// There is one while the ring is started.
+    ring: Option<SplitRing>,
+    pub(super) slots: Vec<Slot>,
+    chain: Chain,
+    /// Requests that a predecessor has not ended, by head.
+    again: VecDeque<u16>,
+    /// Requests that were taken and not given back.
+    pub(super) in_flight: u32,
+    /// A request waits for memory; no others are taken meanwhile.
+    pub(super) is_stalled: bool,
+    /// Something was given back since the driver was told.
+    needs_call: bool,
+}
+
+impl Queue {
+    pub(super) fn new(number: u16) -> Queue {
+        Queue { number, ..Queue::default() }
+    }
+
+    pub(super) fn is_started(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Whether requests are to be taken from it.
+    pub(super) fn is_running(&self) -> bool {
+        let is_kicked = self.kick.is_some() && self.is_enabled;
+        self.ring.is_some() && is_kicked && self.fault.is_none()
+    }
+
+    /// Whether all that it takes to start is there.
+    pub(super) fn can_start(&self) -> bool {
+        let is_set_up = self.kick.is_some() && self.addresses.is_some() && self.size > 0;
+        self.ring.is_none() && self.is_enabled && is_set_up
+    }
+
+    fn places(&self, memory: &Memory) -> Result<Places, RingFault> {
+        let addresses = self.addresses.ok_or(RingFault::OutsideOfMemory)?;
+        let find = |address| memory.of_user(address).ok_or(RingFault::OutsideOfMemory);
+        Ok(Places {
+            descriptors: find(addresses.descriptors)?,
+            available: find(addresses.available)?,
+            used: find(addresses.used)?,
+        })
+    }
+
+    /// Begins to work on the ring.
+    ///
+    /// # Errors
+    /// Why it cannot be.
+    pub(super) fn start(&mut self, shared: &mut Shared<'_>) -> Result<(), String> {
+        assert!(self.in_flight == 0 && self.can_start());
+        let places = self.places(shared.memory).map_err(|fault| fault.text().to_owned())?;
+        let mut ring = SplitRing::start(shared.memory, self.size, places, shared.features)
+            .map_err(|fault| fault.text().to_owned())?;
+        ring.set_next_available(self.base);
+        self.again.clear();
+        if let Some(in_flight) = &mut shared.in_flight {
+            let again = in_flight.start(self.number, self.size, ring.next_used())?;
+            // What the driver has made available is either used or under way. Where the front end
+            // says to begin is not known to one whose server was killed.
+            ring.set_next_available(ring.next_used().wrapping_add(again.len() as u16));
+            self.again.extend(again);
+        }
+        self.slots.resize_with(self.size.into(), Slot::default);
+        assert!(self.slots.iter().all(|slot| slot.state == SlotState::Idle));
+        self.fault = None;
+        self.ring = Some(ring);
+        Ok(())
+    }
+
+    /// Goes on with the ring where it is in another table of regions.
+    pub(super) fn move_to(&mut self, memory: &Memory) -> Result<(), RingFault> {
+        if self.ring.is_none() {
+            return Ok(());
+        }
+        let places = self.places(memory)?;
+        self.ring.as_mut().map_or(Ok(()), |ring| ring.move_to(memory, places))
+    }
+
+    /// How many requests of a predecessor are to be done again.
+    pub(super) fn again_count(&self) -> usize {
+        self.again.len()
+    }
+
+    /// Takes no more requests but those to be done again: they were under way before. When the last
+    /// one was given back, [`Queue::stop`] ends it.
+    pub(super) fn begin_stop(&mut self) {
+        self.kick = None;
+    }
+
+    /// Whether nothing is under way, or ever will be.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.in_flight == 0 && (self.again.is_empty() || self.fault.is_some())
+    }
+
+    /// Ends the work on the ring. Returns where the next one begins.
+    pub(super) fn stop(&mut self) -> u16 {
+        assert!(self.is_at_rest());
+        self.again.clear();
+        if let Some(ring) = self.ring.take() {
+            self.base = ring.next_available();
+        }
+        self.fault = None;
+        self.needs_call = false;
+        self.base
+    }
+
+    /// Takes the next request.
+    ///
+    /// # Errors
+    /// If the ring cannot be worked on any more.
+    pub(super) fn take(
+        &mut self,
+        shared: &mut Shared<'_>,
+        geometry: &Geometry,
+        now: Time,
+    ) -> Result<Taken, RingFault> {
+        if self.is_stalled || self.fault.is_some() {
+            return Ok(Taken::Nothing);
+        }
+        let is_running = self.is_running();
+        let Some(ring) = self.ring.as_mut() else { return Ok(Taken::Nothing) };
+        let repeated = self.again.pop_front();
+        let head = match repeated {
+            Some(head) => Some(head),
+            None if is_running => next_head(ring, shared.memory)?,
+            None => None,
+        };
+        let Some(head) = head else { return Ok(Taken::Nothing) };
+        let slot = &mut self.slots[usize::from(head)];
+        if slot.state != SlotState::Idle {
+            return Err(RingFault::HeadTwice);
+        }
+        ring.walk(shared.memory, head, &mut self.chain)?;
+        let status_address = take_status(&mut self.chain)?;
+        if let (None, Some(in_flight)) = (repeated, &mut shared.in_flight) {
+            in_flight.mark(self.number, head);
+        }
+        self.in_flight += 1;
+        match judge(geometry, shared.features, shared.memory, &mut self.chain) {
+            Judged::Request(request) => {
+                let active = Active { request, buffer: None, arrived: now, status_address };
+                slot.state = SlotState::Taken(active);
+                let data = match request.want {
+                    Want::Read => &mut self.chain.writable,
+                    _ => &mut self.chain.readable,
+                };
+                std::mem::swap(data, &mut slot.data);
+                Ok(Taken::Request(head))
+            }
+            Judged::Identify => {
+                let serial = geometry.serial();
+                write_segments(shared.memory, &self.chain.writable, &serial)?;
+                self.give_back(shared, head, status_address, status::OK, serial.len() as u32)?;
+                Ok(Taken::Answered(None))
+            }
+            Judged::Refused(status, why) => {
+                self.give_back(shared, head, status_address, status, 0)?;
+                Ok(Taken::Answered(Some(why)))
+            }
+        }
+    }
+
+    /// Copies the payload of a write from the guest.
+    pub(super) fn take_payload(
+        &self,
+        memory: &Memory,
+        head: u16,
+        active: &Active,
+        pool: &mut BufferPool,
+    ) -> Result<(), RingFault> {
+        if !matches!(active.request.want, Want::Write { .. }) {
+            return Ok(());
+        }
+        let mut rest = pool.slice_mut(active.payload());
+        for segment in &self.slots[usize::from(head)].data {
+            let (part, behind) = rest.split_at_mut(segment.bytes as usize);
+            memory.read(segment.address, part)?;
+            rest = behind;
+        }
+        Ok(())
+    }
+
+    /// Ends a request: its data goes to the guest, if it was a read that went well.
+    pub(super) fn end(
+        &mut self,
+        shared: &mut Shared<'_>,
+        head: u16,
+        active: &Active,
+        mut status: u8,
+        pool: &BufferPool,
+    ) -> Result<(), RingFault> {
+        let mut written = 0;
+        if active.request.want == Want::Read && status == status::OK {
+            let data = &self.slots[usize::from(head)].data;
+            match write_segments(shared.memory, data, pool.slice(active.payload())) {
+                Ok(()) => written = total(data) as u32,
+                Err(_) => status = status::FAILED,
+            }
+        }
+        self.give_back(shared, head, active.status_address, status, written)
+    }
+
+    fn give_back(
+        &mut self,
+        shared: &mut Shared<'_>,
+        head: u16,
+        status_address: u64,
+        status: u8,
+        data_bytes: u32,
+    ) -> Result<(), RingFault> {
+        self.in_flight -= 1;
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        shared.memory.write(status_address, &[status])?;
+        if let Some(in_flight) = &mut shared.in_flight {
+            in_flight.begin_end(self.number, head);
+        }
+        ring.push_used(shared.memory, head, data_bytes + 1)?;
+        if let Some(in_flight) = &mut shared.in_flight {
+            in_flight.end(self.number, head, ring.next_used());
+        }
+        self.needs_call = true;
+        Ok(())
+    }
+
+    /// Tells the driver of what was given back, if it wants to know.
+    pub(super) fn call(&mut self, memory: &Memory) -> Result<(), RingFault> {
+        if !std::mem::take(&mut self.needs_call) {
+            return Ok(());
+        }
+        let Some(ring) = &mut self.ring else { return Ok(()) };
+        if ring.needs_call(memory)? {
+            signal(self.call.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Rests because of a fault; tells the front end, if it wants to know.
+    pub(super) fn fail(&mut self, fault: RingFault) {
+        self.fault = Some(fault);
+        signal(self.error.as_ref());
+    }
+
+    /// Heads whose requests are at the engine.
+    pub(super) fn under_way(&self) -> impl Iterator<Item = u16> {
+        let is_under_way = |slot: &Slot| matches!(slot.state, SlotState::UnderWay(_));
+        (0u16..).zip(&self.slots).filter(move |(_, slot)| is_under_way(slot)).map(|(head, _)| head)
+    }
+
+    /// The front end is gone: what did not begin never will, and nobody is told of the rest.
+    pub(super) fn abandon(&mut self) {
+        self.begin_stop();
+        self.again.clear();
+        self.ring = None;
+        self.is_stalled = false;
+        for slot in &mut self.slots {
+            if matches!(slot.state, SlotState::Taken(_)) {
+                slot.state = SlotState::Idle;
+                self.in_flight -= 1;
+            }
+        }
+    }
+}
+
+/// The next head, with kicks asked for when there is none.
+fn next_head(ring: &mut SplitRing, memory: &Memory) -> Result<Option<u16>, RingFault> {
+    loop {
+        if let Some(head) = ring.pop(memory)? {
+            return Ok(Some(head));
+        }
+        if !ring.enable_kicks(memory)? {
+            return Ok(None);
+        }
+        ring.disable_kicks(memory)?;
+    }
+}
+
+fn signal(event: Option<&OwnedFd>) {
+    if let Some(event) = event {
+        // Only a counter at its maximum refuses, and then somebody is about to look anyway.
+        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    }
+}
+
+/// Copies bytes into segments, which are at least as long.
+fn write_segments(memory: &Memory, segments: &[Segment], bytes: &[u8]) -> Result<(), RingFault> {
+    let mut rest = bytes;
+    for segment in segments {
+        let (part, behind) = rest.split_at(rest.len().min(segment.bytes as usize));
+        memory.write(segment.address, part)?;
+        rest = behind;
+    }
+    Ok(())
+}

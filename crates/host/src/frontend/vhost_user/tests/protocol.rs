@@ -1,0 +1,208 @@
+//! What front ends say, in order and out of order.
+
+use std::io::Write;
+use std::net::Shutdown;
+
+use super::super::abi::{BlockConfig, ConfigPart, InFlightArea};
+use super::*;
+
+#[test]
+fn features_configuration_and_queues_are_told() {
+    let mut world = World::new();
+    world.say(request::GET_FEATURES, &[], None);
+    let features = world.hear_number();
+    assert_ne!(features & feature::PROTOCOL, 0);
+    assert_eq!(features & feature::READ_ONLY, 0);
+    world.say(request::GET_QUEUE_NUM, &[], None);
+    assert_eq!(world.hear_number(), 64);
+    let part = ConfigPart { offset: 0, bytes: 96, flags: 0 };
+    let payload = [part.as_bytes(), &[0; 96]].concat();
+    world.say(request::GET_CONFIG, &payload, None);
+    let (_, reply) = world.hear();
+    assert_eq!(reply.len(), payload.len());
+    let (config, _) = BlockConfig::read_from_prefix(&reply[12..]).unwrap();
+    assert_eq!(config.capacity.get(), (64 << 20) / 512);
+    assert_eq!((config.block_bytes.get(), config.optimal_io.get()), (512, 8));
+    assert!(world.is_connected());
+}
+
+#[test]
+fn a_message_may_come_in_pieces() {
+    let mut world = World::new();
+    let header = Header { request: request::GET_FEATURES, flags: 1, payload_bytes: 0 };
+    for piece in header.as_bytes().chunks(5) {
+        world.peer.write_all(piece).unwrap();
+        world.listen();
+    }
+    assert_ne!(world.hear_number(), 0);
+}
+
+#[test]
+fn a_front_end_that_makes_no_sense_is_left() {
+    let state = |index, value| RingState { index, value }.as_bytes().to_vec();
+    for (request, payload) in [
+        (999, vec![]),
+        (request::SET_FEATURES, u64::MAX.as_bytes().to_vec()),
+        (request::SET_FEATURES, vec![0; 3]),
+        (request::SET_MEM_TABLE, vec![0xff; 40]),
+        (request::SET_VRING_NUM, state(0, 3)),
+        (request::SET_VRING_NUM, state(0, 65536)),
+        (request::SET_VRING_NUM, state(64, 16)),
+        (request::SET_VRING_KICK, 0u64.as_bytes().to_vec()),
+        (request::SET_VRING_KICK, 0x100u64.as_bytes().to_vec()),
+        (request::GET_CONFIG, [u32::MAX, u32::MAX, 0].as_bytes().to_vec()),
+        (request::GET_INFLIGHT_FD, vec![0; 24]),
+        (request::SET_INFLIGHT_FD, vec![0xff; 24]),
+    ] {
+        let mut world = World::new();
+        world.say(request, &payload, None);
+        assert!(!world.is_connected(), "request {request} with {payload:?}");
+    }
+    let mut world = World::new();
+    world.peer.write_all(&[0xff; 12]).unwrap();
+    world.listen();
+    assert!(!world.is_connected());
+}
+
+#[test]
+fn what_is_refused_is_told_to_those_who_ask() {
+    let mut world = World::new();
+    world.say(request::SET_PROTOCOL_FEATURES, (1u64 << 3).as_bytes(), None);
+    let flags = flag::VERSION | flag::NEED_REPLY;
+    wire::send(world.peer.as_fd(), request::SET_CONFIG, flags, &[0; 16], None).unwrap();
+    world.listen();
+    assert_eq!(world.hear_number(), 1);
+    wire::send(world.peer.as_fd(), request::SET_OWNER, flags, &[], None).unwrap();
+    world.listen();
+    assert_eq!(world.hear_number(), 0);
+}
+
+#[test]
+fn memory_behind_the_end_of_its_file_is_refused() {
+    let mut world = World::new();
+    world.file.set_len(MARGIN).unwrap();
+    world.set_up(0);
+    assert!(!world.is_connected());
+}
+
+#[test]
+fn a_ring_stops_when_its_last_request_has_ended() {
+    let mut world = World::running(0);
+    world.request(0, 1, 0, 512, 0);
+    world.make_available(0, 0);
+    world.kick();
+    let request = world.demand().unwrap();
+    world.request(3, 1, 0, 512, 0);
+    world.make_available(1, 3);
+    world.say(request::GET_VRING_BASE, RingState { index: 0, value: 0 }.as_bytes(), None);
+    // What comes behind it waits, too.
+    world.say(request::GET_QUEUE_NUM, &[], None);
+    world.kick();
+    assert!(world.demand().is_none());
+    assert_eq!(world.used(), 0);
+    world.reply(request.number, Ok(()));
+    let (header, payload) = world.hear();
+    assert_eq!(header.request, request::GET_VRING_BASE);
+    let base = RingState::read_from_bytes(&payload).unwrap();
+    assert_eq!((base.value, world.used()), (1, 1));
+    assert_eq!(world.hear_number(), 64);
+    // It goes on where it has stopped.
+    world.say(request::SET_VRING_BASE, RingState { index: 0, value: 1 }.as_bytes(), None);
+    world.start();
+    assert!(world.demand().is_some());
+}
+
+#[test]
+fn after_a_front_end_has_gone_nothing_is_written_to_its_memory() {
+    let mut world = World::running(0);
+    world.request(0, 0, 0, 512, 2);
+    world.make_available(0, 0);
+    world.kick();
+    let request = world.demand().unwrap();
+    world.peer.shutdown(Shutdown::Both).unwrap();
+    world.listen();
+    assert!(!world.is_connected());
+    assert_eq!(world.front.peers_of(world.export).len(), 1, "its request is under way");
+    let (own, peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let next = std::os::fd::IntoRawFd::into_raw_fd(own);
+    world.with(|front, context| front.handle_accept(context, 0, next));
+    assert!(!world.is_connected(), "its successor waits");
+    world.reply(request.number, Ok(()));
+    assert_eq!((world.used(), world.status(0)), (0, 0xff));
+    for _ in 0..100 {
+        world.turn();
+        if world.is_connected() {
+            break;
+        }
+    }
+    assert!(world.is_connected());
+    assert_eq!(world.pool.report().clients.used_bytes, 0);
+    drop(peer);
+}
+
+#[test]
+fn a_new_size_is_told() {
+    let mut world = World::new();
+    let (own, theirs) = UnixStream::pair().unwrap();
+    world.say(request::SET_BACKEND_REQ_FD, &[], Some(&OwnedFd::from(theirs)));
+    world.with(|front, context| front.begin(context));
+    let export = world.export;
+    world.exports.resize(export, 32 << 20);
+    world.with(|front, context| front.begin(context));
+    let mut header = [0; size_of::<Header>()];
+    own.set_nonblocking(true).unwrap();
+    (&own).read_exact(&mut header).unwrap();
+    assert_eq!(Header::read_from_bytes(&header).unwrap().request, 2);
+    assert!((&own).read_exact(&mut header).is_err(), "it is told once");
+    world.say(request::GET_CONFIG, [0u32, 8, 0].as_bytes(), None);
+    assert_eq!(world.hear().1[12..], (32u64 << 20 >> 9).to_le_bytes());
+}
+
+#[test]
+fn requests_in_flight_are_done_again_in_their_order() {
+    let mut world = World::new();
+    let area =
+        InFlightArea { bytes: 0, file_offset: 0, queue_count: 1, queue_size: SIZE, padding: 0 };
+    let (file, area) = super::super::in_flight::create(area.queue_count, area.queue_size).unwrap();
+    let file = OwnedFd::from(file);
+    let set_in_flight = |world: &mut World| {
+        let file = file.try_clone().unwrap();
+        world.say(request::SET_INFLIGHT_FD, area.as_bytes(), Some(&file));
+    };
+    let features = feature::PROTOCOL | feature::VERSION_1;
+    world.set_up(features);
+    set_in_flight(&mut world);
+    world.start();
+    for (index, head) in [6, 0, 3, 9].into_iter().enumerate() {
+        world.request(head, 1, u64::from(head), 512, 0);
+        world.make_available(index as u16, head);
+    }
+    world.kick();
+    let first: Vec<_> = std::iter::from_fn(|| world.demand()).collect();
+    world.reply(first[1].number, Ok(()));
+    // The server dies; another one gets the same memory.
+    let mut next = World::new();
+    next.file = world.file.try_clone().unwrap();
+    next.memory = map(&next.file);
+    next.set_up(features);
+    set_in_flight(&mut next);
+    next.start();
+    next.say(request::GET_VRING_BASE, RingState { index: 0, value: 0 }.as_bytes(), None);
+    let again: Vec<_> = std::iter::from_fn(|| next.demand()).collect();
+    let sectors: Vec<_> = again.iter().map(|request| request.offset_bytes / 512).collect();
+    assert_eq!(sectors, [6, 3, 9]);
+    for request in again {
+        next.reply(request.number, Ok(()));
+    }
+    assert_eq!(next.used(), 4);
+    let base = RingState::read_from_bytes(&next.hear().1).unwrap();
+    assert_eq!(base.value, 4, "the stop has waited for them");
+    // And a third one finds nothing to do.
+    let mut last = World::new();
+    last.file = next.file.try_clone().unwrap();
+    last.memory = map(&last.file);
+    last.set_up(features);
+    set_in_flight(&mut last);
+    last.start();
+    assert!(last.demand().is_none());
+}

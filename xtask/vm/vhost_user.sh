@@ -1,0 +1,103 @@
+# vhost_user.sh SECONDS: a volume as the virtio disk of this guest, whose server runs outside of it.
+#
+# Between the lines `kills begin` and `kills end`, SECONDS apart, whoever runs the guest kills the
+# server and starts it again, as often as it likes; the monitor reconnects. Nothing of that may be
+# seen in here.
+#
+# It prints `ok NAME` for each thing that it has found to be as it should, or `FAILED NAME: WHY`,
+# and ends at the first failure; all else that it prints is for the reader.
+seconds=${1:-60}
+MOUNT=/mnt
+
+ok() {
+    echo "ok $*"
+}
+
+# failed NAME WHY...
+failed() {
+    name=$1
+    shift
+    echo "FAILED $name: $*"
+    dmesg | tail -n 20
+    exit 1
+}
+
+# must NAME COMMAND...: runs a command that has to succeed, and shows its output if it does not.
+must() {
+    step=$1
+    shift
+    "$@" >/run/output 2>&1 || {
+        status=$?
+        tail -n 20 /run/output
+        failed "$step" "$* ended with $status"
+    }
+}
+
+# value FILE: of the disk's queue.
+value() {
+    cat "/sys/block/$disk/$1"
+}
+
+# load NAME SECONDS: writes with several jobs, flushes now and then, and reads all of it back.
+load() {
+    must "$1" fio --name=load --filename=/dev/"$disk" --direct=1 --ioengine=libaio --iodepth=16 \
+        --numjobs=2 --size=16M --offset_increment=16M --rw=randwrite --bs=4k --fsync=64 \
+        --time_based --runtime="$2" --verify=crc32c --do_verify=1 --verify_fatal=1
+}
+
+disk=
+for candidate in /sys/block/vd*; do
+    case $(cat "$candidate/serial" 2>/dev/null) in
+    forebay-*) disk=${candidate##*/} ;;
+    esac
+done
+[ -n "$disk" ] || failed "serial" "no virtio disk has a serial number of forebay's"
+ok "serial"
+
+[ "$(value queue/write_cache)" = "write back" ] || failed "flush" "the disk takes no flushes"
+[ "$(value queue/discard_max_bytes)" -gt 0 ] || failed "discard" "the disk takes no discards"
+[ "$(value queue/write_zeroes_max_bytes)" -gt 0 ] || failed "zeroes" "the disk writes no zeroes"
+[ "$(value queue/physical_block_size)" = 4096 ] || failed "geometry" "of 4096 bytes are no blocks"
+echo "queues: $(ls "/sys/block/$disk/mq" | wc -l)"
+ok "geometry"
+
+load "verify" 5
+ok "verify"
+
+must "discard" blkdiscard -o 0 -l 4194304 /dev/"$disk"
+must "zeroes" fio --name=zeroes --filename=/dev/"$disk" --direct=1 --rw=write --bs=1M --size=4M \
+    --zero_buffers
+cmp -n 4194304 /dev/"$disk" /dev/zero || failed "zeroes" "they read as something else"
+ok "discard and zeroes"
+
+echo "kills begin"
+load "kills" "$seconds"
+echo "kills end"
+ok "kills"
+
+# A driver that leaves its device resets it: the rings stop, and start from nothing.
+device=$(basename "$(readlink "/sys/block/$disk/device")")
+driver=/sys/bus/virtio/drivers/virtio_blk
+for _ in 1 2 3; do
+    must "unbind" sh -c "echo $device >$driver/unbind"
+    [ ! -e "/sys/block/$disk" ] || failed "unbind" "the disk is still there"
+    must "bind" sh -c "echo $device >$driver/bind"
+    [ -e "/sys/block/$disk" ] || failed "bind" "the disk does not come back"
+    load "reset" 3
+done
+ok "reset"
+
+must "mkfs" mkfs.ext4 -q -F /dev/"$disk"
+modprobe ext4 2>/dev/null
+mkdir -p $MOUNT
+must "mount" mount -t ext4 -o discard /dev/"$disk" $MOUNT
+must "files" fio --name=files --directory=$MOUNT --size=8M --numjobs=2 --rw=randwrite --bs=4k \
+    --end_fsync=1 --verify=crc32c --do_verify=1
+must "umount" umount $MOUNT
+must "e2fsck" e2fsck -fn /dev/"$disk"
+ok "file system"
+
+if dmesg | grep -E 'I/O error|blk_update_request|hung task|blocked for more than'; then
+    failed "kernel" "it complains about the disk"
+fi
+ok "kernel"
