@@ -12,6 +12,21 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        1623,
+        "where writeback could not help, pinned blocks were given up for segments that nobody \
+         waited for",
+    ),
+    (
+        1010,
+        "an engine was replaced that had lost a block of an ordered volume to a bad cache device, \
+         and the simulator judged the origin as if none was lost",
+    ),
+    (
+        554,
+        "a share was refused for a block that two shares make together: that is right, and the \
+         simulator rounded each for itself",
+    ),
+    (
         18_522_726,
         "a volume that recovery did not serve, since its origin could not be flushed, was served \
          from that origin when the cache device failed",

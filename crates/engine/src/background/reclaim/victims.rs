@@ -92,7 +92,8 @@ impl Engine {
             let is_hopeless = !self.can_writeback_help();
             if is_stuck || is_hopeless {
                 let divisor = if is_stuck { STUCK_DIVISOR } else { MOSTLY_DEAD_DIVISOR };
-                keeps_nothing = is_hopeless;
+                // As long as no write waits for it, room is not worth what is to be kept.
+                keeps_nothing = is_hopeless && self.is_room_exhausted();
                 chosen = self.least_dirty(&candidates, divisor);
             }
         } else {
