@@ -39,6 +39,8 @@ pub(crate) struct Hardware<'a> {
     pub(crate) image: &'a Path,
     /// Disks and the files that hold their content.
     pub(crate) disks: Vec<(&'a Disk, PathBuf)>,
+    /// Where a disk is served over vhost-user, if one is.
+    pub(crate) vhost_user: Option<&'a Path>,
     /// Where the kernel's messages go.
     pub(crate) console: PathBuf,
 }
@@ -188,6 +190,14 @@ fn command(hardware: &Hardware<'_>) -> Command {
     command.args(["-serial", "stdio"]);
     for (disk, path) in &hardware.disks {
         command.args(disk.options(path));
+    }
+    if let Some(socket) = hardware.vhost_user {
+        // Its server reads and writes the guest's memory.
+        let memory = format!("memory-backend-memfd,id=memory,size={MEMORY}M,share=on");
+        command.args(["-object", &memory, "-machine", "memory-backend=memory"]);
+        let socket = format!("socket,id=volume,reconnect-ms=1000,path={}", socket.display());
+        command.args(["-chardev", &socket]);
+        command.args(["-device", "vhost-user-blk-pci,chardev=volume,num-queues=2"]);
     }
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     // QEMU's own complaints are worth as much as the kernel's.

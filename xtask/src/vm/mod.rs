@@ -129,7 +129,7 @@ fn prepare(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> anyho
     let image = tempfile::Builder::new().prefix("image-").tempfile_in(&folder);
     let image = image.context("cannot make the image")?.into_temp_path();
     image::write(&image, &supplies, forebay)?;
-    Ok(Theatre { supplies, image, consoles, effort })
+    Ok(Theatre { supplies, image, forebay: forebay.to_owned(), consoles, effort })
 }
 
 fn play(theatre: &Theatre, chosen: &[&Scenario], report: &mut Report) {

@@ -19,6 +19,8 @@ const MEMORY_FOLDER: &str = "/dev/shm";
 pub(crate) struct Theatre {
     pub(crate) supplies: Supplies,
     pub(crate) image: TempPath,
+    /// The program under test, for what runs outside of guests.
+    pub(crate) forebay: PathBuf,
     /// Where the kernel's messages are kept.
     pub(crate) consoles: PathBuf,
     pub(crate) effort: Effort,
@@ -53,8 +55,23 @@ impl<'a> Stage<'a> {
         self.theatre.effort == Effort::Long
     }
 
+    /// The program under test.
+    pub(crate) fn forebay(&self) -> &Path {
+        &self.theatre.forebay
+    }
+
+    /// Where the disks are; it goes away with this value.
+    pub(crate) fn folder(&self) -> &Path {
+        self.disks.path()
+    }
+
     /// Boots a guest on the disks as they are.
     pub(crate) fn boot(&mut self) -> anyhow::Result<Guest> {
+        self.boot_with(None)
+    }
+
+    /// The same with a disk more, which somebody serves at a socket.
+    pub(crate) fn boot_with(&mut self, vhost_user: Option<&Path>) -> anyhow::Result<Guest> {
         self.boot_count += 1;
         let console = format!("{}-{}.console", self.scenario.name, self.boot_count);
         let disks = self.scenario.disks.iter();
@@ -62,6 +79,7 @@ impl<'a> Stage<'a> {
             supplies: &self.theatre.supplies,
             image: &self.theatre.image,
             disks: disks.map(|disk| (disk, self.disks.path().join(disk.name))).collect(),
+            vhost_user,
             console: self.theatre.consoles.join(console),
         })
     }
@@ -73,7 +91,18 @@ impl<'a> Stage<'a> {
         script: &str,
         time_max: Duration,
     ) -> anyhow::Result<()> {
-        let result = self.follow(guest, script, time_max);
+        self.script_with(guest, script, time_max, &mut |_| Ok(()))
+    }
+
+    /// The same, with something that is done at lines of the script.
+    pub(crate) fn script_with(
+        &mut self,
+        guest: &mut Guest,
+        script: &str,
+        time_max: Duration,
+        at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let result = self.follow(guest, script, time_max, at_line);
         if result.is_err() {
             guest.show_console();
         }
@@ -85,6 +114,7 @@ impl<'a> Stage<'a> {
         guest: &mut Guest,
         script: &str,
         time_max: Duration,
+        at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let started = Instant::now();
         let deadline = started + time_max;
@@ -100,6 +130,7 @@ impl<'a> Stage<'a> {
                 Answer::Line(line) => line,
             };
             println!("  {:6.1} s  {line}", started.elapsed().as_secs_f64());
+            at_line(&line)?;
             match parse_finding(&line) {
                 Some(Finding::Ok) => self.report.passed_count += 1,
                 Some(Finding::Failed(why)) => failures.push(why.to_owned()),

@@ -1,37 +1,10 @@
-# vhost_user.sh SECONDS: a volume as the virtio disk of this guest, whose server runs outside of it.
+# vhost-user.sh SECONDS: a volume as the virtio disk of this guest, whose server runs outside of it.
 #
 # Between the lines `kills begin` and `kills end`, SECONDS apart, whoever runs the guest kills the
 # server and starts it again, as often as it likes; the monitor reconnects. Nothing of that may be
 # seen in here.
-#
-# It prints `ok NAME` for each thing that it has found to be as it should, or `FAILED NAME: WHY`,
-# and ends at the first failure; all else that it prints is for the reader.
-seconds=${1:-60}
-MOUNT=/mnt
-
-ok() {
-    echo "ok $*"
-}
-
-# failed NAME WHY...
-failed() {
-    name=$1
-    shift
-    echo "FAILED $name: $*"
-    dmesg | tail -n 20
-    exit 1
-}
-
-# must NAME COMMAND...: runs a command that has to succeed, and shows its output if it does not.
-must() {
-    step=$1
-    shift
-    "$@" >/run/output 2>&1 || {
-        status=$?
-        tail -n 20 /run/output
-        failed "$step" "$* ended with $status"
-    }
-}
+. /vm/lib.sh
+seconds=$1
 
 # value FILE: of the disk's queue.
 value() {
@@ -88,8 +61,7 @@ done
 ok "reset"
 
 must "mkfs" mkfs.ext4 -q -F /dev/"$disk"
-modprobe ext4 2>/dev/null
-mkdir -p $MOUNT
+modprobe ext4
 must "mount" mount -t ext4 -o discard /dev/"$disk" $MOUNT
 must "files" fio --name=files --directory=$MOUNT --size=8M --numjobs=2 --rw=randwrite --bs=4k \
     --end_fsync=1 --verify=crc32c --do_verify=1

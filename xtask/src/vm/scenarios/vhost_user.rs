@@ -1,0 +1,110 @@
+//! A guest whose disk is a volume over vhost-user. Its server runs outside of the guest, and is
+//! killed and started again while the guest writes.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+
+use super::Scenario;
+use crate::vm::stage::Stage;
+
+/// For all that is done once.
+const ONCE_TIME_MAX: Duration = Duration::from_secs(240);
+/// From one kill of the server to the next: QEMU tries once a second to reach it.
+const ROUND: Duration = Duration::from_secs(4);
+const CACHE_BYTES: &str = "192M";
+const ORIGIN_BYTES: u64 = 256 << 20;
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "vhost-user",
+    about: "a guest's disk over vhost-user outlives its server, without an error",
+    disks: &[],
+    run,
+};
+
+fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    let rounds = if stage.is_long() { 20 } else { 3 };
+    let mut server = Server::new(stage.forebay(), stage.folder())?;
+    server.start()?;
+    let mut guest = stage.boot_with(Some(&server.socket))?;
+    let kills = ROUND * (rounds + 1);
+    let script = format!("vhost-user.sh {}", kills.as_secs());
+    let time_max = ONCE_TIME_MAX + 2 * kills;
+    stage.script_with(&mut guest, &script, time_max, &mut |line| {
+        if line == "kills begin" {
+            for _ in 0..rounds {
+                thread::sleep(ROUND);
+                server.kill()?;
+                server.start()?;
+            }
+        }
+        Ok(())
+    })?;
+    guest.power_off()
+}
+
+/// The daemon, killed when it is dropped.
+struct Server {
+    forebay: PathBuf,
+    folder: PathBuf,
+    socket: PathBuf,
+    child: Option<Child>,
+}
+
+impl Server {
+    /// With a volume on new files in `folder`; not started.
+    fn new(forebay: &Path, folder: &Path) -> anyhow::Result<Server> {
+        let (forebay, folder) = (forebay.to_owned(), folder.to_owned());
+        let socket = folder.join("disk.sock");
+        let server = Server { forebay, folder, socket, child: None };
+        let origin = std::fs::File::create(server.folder.join("origin"));
+        origin.and_then(|file| file.set_len(ORIGIN_BYTES)).context("cannot make an origin")?;
+        let format = ["format", "cache", "--size", CACHE_BYTES];
+        let attach = ["attach", "cache", "origin", "--name", "home", "--cache-mode", "writeback"];
+        for arguments in [&format[..], &attach[..]] {
+            let output = server.command().args(arguments).output().context("cannot run forebay")?;
+            let text = String::from_utf8_lossy(&output.stderr);
+            ensure!(output.status.success(), "forebay {}: {text}", arguments[0]);
+        }
+        Ok(server)
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.forebay);
+        command.current_dir(&self.folder).env("FOREBAY_RUN_DIR", &self.folder);
+        command.env("FOREBAY_ADMIN", self.folder.join("admin")).env("FOREBAY_LOG", "warn");
+        command
+    }
+
+    /// Starts it, and waits until it serves.
+    fn start(&mut self) -> anyhow::Result<()> {
+        let export = format!("home={}", self.socket.display());
+        let mut command = self.command();
+        command.args(["serve", "cache", "--state-dir", ".", "--exit-with-parent"]);
+        command.args(["--vhost-user", &export]).stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot run forebay")?;
+        let output = child.stdout.take().context("the output is piped")?;
+        self.child = Some(child);
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).context("the server says nothing")?;
+        ensure!(!line.is_empty(), "the server has ended");
+        Ok(())
+    }
+
+    fn kill(&mut self) -> anyhow::Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().and_then(|()| child.wait()).context("the server cannot be killed")?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
