@@ -25,3 +25,4 @@ mod serve;
 mod stamps;
 mod support;
 mod systemd;
+mod up;

@@ -4,6 +4,7 @@ mod nbd;
 mod nbd_kill;
 mod power_cut;
 mod ublk;
+mod up;
 
 use super::disk::{Disk, Speed};
 use super::stage::Stage;
@@ -21,7 +22,7 @@ pub(crate) struct Scenario {
 
 /// All scenarios, in the order in which they run.
 pub(crate) const ALL: &[Scenario] =
-    &[nbd::SCENARIO, nbd_kill::SCENARIO, power_cut::SCENARIO, ublk::SCENARIO];
+    &[nbd::SCENARIO, nbd_kill::SCENARIO, power_cut::SCENARIO, ublk::SCENARIO, up::SCENARIO];
 
 /// A cache device that holds all that a scenario writes.
 const CACHE: Disk = Disk { name: "cache", bytes: 256 << 20, speed: Speed::Memory };
