@@ -130,7 +130,10 @@ pub(crate) fn await_serving(
 /// which follow the recovery.
 fn is_ready(status: &Status) -> Result<bool, Failure> {
     if let Some(error) = status.cache_set.as_ref().and_then(|set| set.recovery_error.as_ref()) {
-        return Err(Failure::new(Exit::Damaged, format!("the cache set cannot be served: {error}")));
+        return Err(Failure::new(
+            Exit::Damaged,
+            format!("the cache set cannot be served: {error}"),
+        ));
     }
     Ok(status.state == "serving")
 }

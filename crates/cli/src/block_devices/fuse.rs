@@ -142,9 +142,7 @@ fn unmount(folder: &Path) -> Result<(), Failure> {
 fn is_mounted(folder: &Path) -> bool {
     let folder = folder.to_string_lossy();
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|line| {
-        line.split(' ').nth(4).is_some_and(|place| unescape(place) == folder)
-    })
+    mounts.lines().any(|line| line.split(' ').nth(4).is_some_and(|place| unescape(place) == folder))
 }
 
 /// The kernel writes blanks and backslashes of paths as octal numbers.

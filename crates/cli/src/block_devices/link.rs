@@ -36,7 +36,8 @@ pub(crate) fn make(device: &mut Device) -> Result<(), Failure> {
     let link = directory().join(&device.name);
     let others = Record::all().into_iter().flat_map(|record| record.devices);
     let mut owners = others.filter(|other| other.link.as_ref() == Some(&link));
-    if let Some(owner) = owners.find(|other| other.device != device.device && super::is_there(other))
+    if let Some(owner) =
+        owners.find(|other| other.device != device.device && super::is_there(other))
     {
         let (place, node) = (link.display(), owner.device.display());
         return Err(Failure::refused(format!("{place} is {node} of another cache set")));

@@ -37,7 +37,7 @@ fn choose_among(
         return match missing(kind) {
             None => Ok(kind),
             Some(why) => Err(Failure::failed(format!("front end {kind} cannot be had: {why}"))
-                .or("or leave --front-end away")),
+                .or("or choose another one")),
         };
     }
     let mut lacks = Vec::new();

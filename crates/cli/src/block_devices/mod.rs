@@ -35,6 +35,8 @@ use set::Set;
 /// How long the kernel and udev may take to show a device, or to let go of one.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
+/// The block size of an NBD client that does not ask, by the protocol.
+const BLOCK_BYTES_WITHOUT_ASKING: u32 = 512;
 
 /// A way to make a block device of a volume, the best one first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -75,9 +77,23 @@ impl fmt::Display for FrontEndKind {
     }
 }
 
-/// Makes a block device of an export that is served over NBD.
+/// Makes a block device of an export that is served over NBD, by this client if that can have it.
+///
+/// `nbd-client` does not ask for block sizes, and an export whose blocks are larger than the 512
+/// bytes that such a client may count on is refused to it. nbdfuse asks.
 pub(crate) fn connect(set: &Set, kind: FrontEndKind, export: &Export) -> Result<Device, Failure> {
+    let has_large_blocks = export.logical_block_bytes > BLOCK_BYTES_WITHOUT_ASKING;
     match kind {
+        FrontEndKind::Nbd if has_large_blocks => {
+            machine::choose(Some(FrontEndKind::Fuse)).map_err(|failure| {
+                let (name, bytes) = (&export.name, export.logical_block_bytes);
+                Failure::failed(format!(
+                    "nbd-client cannot have `{name}`, whose logical blocks have {bytes} bytes, and \
+                     {failure}"
+                ))
+            })?;
+            fuse::connect(set, export)
+        }
         FrontEndKind::Nbd => nbd_client::connect(&set.nbd_socket(), export),
         FrontEndKind::Fuse => fuse::connect(set, export),
         FrontEndKind::Ublk => unreachable!("the daemon itself makes these"),

@@ -12,16 +12,17 @@ use crate::exit::Failure;
 
 /// How many devices are tried that seem to be free: another client may be faster.
 const TRIES_MAX: usize = 4;
+/// Block size, which the program does not find out by itself.
+const BLOCK_BYTES: &str = "512";
 
 /// Connects a free device to an export.
 pub(super) fn connect(socket: &Path, export: &Export) -> Result<Device, Failure> {
     let name = export.name.as_str();
-    let block = export.logical_block_bytes.to_string();
     let socket = socket.display().to_string();
     let mut failure = None;
     for number in free_numbers().into_iter().take(TRIES_MAX) {
         let device = format!("/dev/nbd{number}");
-        let arguments = ["-N", name, "-unix", &socket, &device, "-b", &block];
+        let arguments = ["-N", name, "-unix", &socket, &device, "-b", BLOCK_BYTES];
         if let Err(error) = programs::run("nbd-client", &arguments) {
             failure = Some(error);
             continue;

@@ -137,9 +137,8 @@ pub(crate) struct Turn(#[expect(dead_code, reason = "held for its lock")] File);
 pub(crate) fn take_turn(name: &str) -> Result<Turn, Failure> {
     let folder = socket::run_directory();
     let path = folder.join(format!("{name}.lock"));
-    let failed = |error: std::io::Error| {
-        Failure::failed(format!("cannot lock {}: {error}", path.display()))
-    };
+    let failed =
+        |error: std::io::Error| Failure::failed(format!("cannot lock {}: {error}", path.display()));
     fs::create_dir_all(&folder).map_err(failed)?;
     let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
     flock(&file, FlockOperation::LockExclusive).map_err(|errno| failed(errno.into()))?;

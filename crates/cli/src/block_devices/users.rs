@@ -53,9 +53,8 @@ fn look(device: &Path, server: Server) -> Option<String> {
     }
     let exclusive = OFlags::EXCL.bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(device);
-    let is_held = opened.is_err_and(|error| {
-        error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error())
-    });
+    let is_held = opened
+        .is_err_and(|error| error.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()));
     is_held.then(|| "held by the kernel; perhaps it is mounted in a container".to_owned())
 }
 

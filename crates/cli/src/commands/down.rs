@@ -26,8 +26,9 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     let devices = devices(record.as_ref(), daemon.as_ref())?;
     if daemon.is_none() && devices.is_empty() {
         Record::remove(set.name())?;
-        return Err(Failure::not_found(format!("{cache} is not up"))
-            .or("`forebay status` shows what runs"));
+        return Err(
+            Failure::not_found(format!("{cache} is not up")).or("`forebay status` shows what runs")
+        );
     }
     refuse_if_used(&set, &devices, daemon.is_some())?;
     let mut text = String::new();
@@ -60,10 +61,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
 }
 
 /// What has to go: what is remembered and still there, and what the daemon itself has.
-fn devices(
-    record: Option<&Record>,
-    daemon: Option<&AdminClient>,
-) -> Result<Vec<Device>, Failure> {
+fn devices(record: Option<&Record>, daemon: Option<&AdminClient>) -> Result<Vec<Device>, Failure> {
     let remembered = record.into_iter().flat_map(|record| record.devices.iter().cloned());
     let mut devices: Vec<Device> = remembered.filter(block_devices::has_remains).collect();
     let Some(daemon) = daemon else { return Ok(devices) };

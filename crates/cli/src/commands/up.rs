@@ -123,11 +123,7 @@ fn become_daemon(set: &Set, arguments: UpArguments) -> Result<Infallible, Failur
 }
 
 /// The daemon of the set, started if there is none.
-fn serve(
-    set: &Set,
-    arguments: &UpArguments,
-    before: Option<&Record>,
-) -> Result<Served, Failure> {
+fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<Served, Failure> {
     let admin = arguments.admin.admin.as_deref();
     if let Some(daemon) = client::block_on(client::serving(&set.cache, admin))?? {
         return join(set, arguments, before, &daemon);
@@ -220,13 +216,12 @@ fn release_stale(set: &Set, before: Option<&Record>, living: Option<u32>) -> Res
 
 /// Makes what is missing, and writes down what there is after each step. Returns what could not be
 /// had.
-fn make_devices(
-    set: &Set,
-    served: &Served,
-    record: &mut Record,
-) -> Result<Vec<String>, Failure> {
+fn make_devices(set: &Set, served: &Served, record: &mut Record) -> Result<Vec<String>, Failure> {
     let mut troubles = Vec::new();
-    record.devices.retain(block_devices::is_there);
+    for gone in record.devices.extract_if(.., |device| !block_devices::is_there(device)) {
+        // Its number may be somebody else's by now, who shall not have its name.
+        link::forget(&gone);
+    }
     record.save(set.name())?;
     for export in &served.status.exports {
         let name = export.name.as_str();
@@ -284,8 +279,11 @@ fn make_device(
     }
     if !set.nbd_socket().exists() {
         let socket = set.nbd_socket();
-        return Err(Failure::failed(format!("daemon {pid} does not listen at {}", socket.display()))
-            .or("stop it first with `forebay stop`"));
+        return Err(Failure::failed(format!(
+            "daemon {pid} does not listen at {}",
+            socket.display()
+        ))
+        .or("stop it first with `forebay stop`"));
     }
     block_devices::connect(set, served.front_end, export)
 }
