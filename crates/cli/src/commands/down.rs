@@ -30,7 +30,8 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
             Failure::not_found(format!("{cache} is not up")).or("`forebay status` shows what runs")
         );
     }
-    refuse_if_used(&set, &devices, daemon.is_some())?;
+    let server = if daemon.is_some() { Server::Lives } else { Server::IsDead };
+    refuse_if_used(&set, &devices, server)?;
     let mut text = String::new();
     for device in &devices {
         link::forget(device);
@@ -84,8 +85,7 @@ fn devices(record: Option<&Record>, daemon: Option<&AdminClient>) -> Result<Vec<
 }
 
 /// Names all users of all devices, so that they can be ended in one go.
-fn refuse_if_used(set: &Set, devices: &[Device], has_daemon: bool) -> Result<(), Failure> {
-    let server = if has_daemon { Server::Lives } else { Server::IsDead };
+fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), Failure> {
     let there = devices.iter().filter(|device| block_devices::is_there(device));
     let used = there.filter_map(|device| {
         let user = user_of(device, server)?;
@@ -97,7 +97,7 @@ fn refuse_if_used(set: &Set, devices: &[Device], has_daemon: bool) -> Result<(),
     }
     let cache = set.cache.display();
     let failure = Failure::refused(used.join(", "));
-    Err(if has_daemon {
+    Err(if server == Server::Lives {
         failure.or(format!("release it (`umount`), then `forebay down {cache}` again"))
     } else if devices.iter().any(|device| device.front_end == FrontEndKind::Ublk) {
         failure.or(format!(

@@ -71,7 +71,7 @@ impl Site {
     #[track_caller]
     fn assert_is_down(&self, devices: &[PathBuf]) {
         assert!(!self.link("vol").exists());
-        assert!(devices.iter().all(|device| backing(device).is_none()), "{devices:?}");
+        assert!(devices.iter().all(|device| loop_file(device).is_none()), "{devices:?}");
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("text");
         assert!(!mounts.contains(&*self.scratch.path("run").to_string_lossy()), "{mounts}");
         self.scratch.run(&["check", "cache.img"]).expect(0);
@@ -109,7 +109,7 @@ fn has_ended(pid: u64) -> bool {
 }
 
 /// What a loop device is set up on.
-fn backing(device: &Path) -> Option<String> {
+fn loop_file(device: &Path) -> Option<String> {
     let name = device.file_name().expect("a device");
     fs::read_to_string(Path::new("/sys/block").join(name).join("loop/backing_file")).ok()
 }
@@ -142,7 +142,7 @@ fn up_makes_a_device_of_each_volume_and_down_takes_all_away() {
     assert_eq!(volumes.len(), 2);
     assert_eq!(volumes[0]["size_bytes"], 64 << 20);
     let devices = devices(&report);
-    assert!(devices.iter().all(|device| backing(device).is_some()), "{devices:?}");
+    assert!(devices.iter().all(|device| loop_file(device).is_some()), "{devices:?}");
     let block = Path::new("/sys/block").join(devices[1].file_name().unwrap());
     let block = fs::read_to_string(block.join("queue/logical_block_size")).unwrap();
     assert_eq!(block.trim_end(), "4096");
