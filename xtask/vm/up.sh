@@ -90,7 +90,7 @@ by_ublk() {
     kill_daemon
     (cp /run/known $MOUNT/known && sync && touch /run/written) &
     WRITER=$!
-    refused "down of a dead daemon's" 3 "its daemon has died" forebay down $CACHE
+    refused "down of a dead daemon's" 3 "its daemon has ended" forebay down $CACHE
     refused "another front end for a dead daemon's" 3 "waits for its daemon" \
         forebay up $CACHE --state-dir $STATE --front-end nbd
     up
@@ -147,7 +147,7 @@ by_nbd() {
     kill_daemon
     refused "nbd: up while a dead daemon's is mounted" 3 "does not come back" \
         forebay up $CACHE --state-dir $STATE
-    refused "nbd: down while a dead daemon's is mounted" 3 "its daemon has died" \
+    refused "nbd: down while a dead daemon's is mounted" 3 "its daemon has ended" \
         forebay down $CACHE
     umount $MOUNT
     up

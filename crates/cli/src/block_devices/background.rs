@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::record::Record;
 use super::set::Set;
 use super::{FrontEndKind, PAUSE};
 use crate::admin::api::Status;
@@ -44,6 +45,24 @@ pub(crate) fn serve_arguments(set: &Set, plan: &Plan) -> Vec<OsString> {
     }
     arguments.extend(plan.more.iter().cloned());
     arguments
+}
+
+/// The daemon of a set, if it runs: at the socket that is given, else where the last one had its
+/// own, else at any of the run directory.
+pub(crate) fn find(
+    set: &Set,
+    given: Option<&Path>,
+    last: Option<&Record>,
+) -> Result<Option<AdminClient>, Failure> {
+    let work = async {
+        if let (None, Some(record)) = (given, last)
+            && let Some(daemon) = client::serving(&set.cache, Some(&record.admin)).await?
+        {
+            return Ok(Some(daemon));
+        }
+        client::serving(&set.cache, given).await
+    };
+    client::block_on(work)?
 }
 
 /// Where a daemon that was started here writes its log.

@@ -26,6 +26,8 @@ pub(crate) struct Record {
     pub(crate) front_end: FrontEndKind,
     /// The daemon whose volumes these are.
     pub(crate) daemon_pid: u32,
+    /// Its admin socket.
+    pub(crate) admin: PathBuf,
     /// Where that daemon writes what it has to say. `None`: not to a file of ours.
     pub(crate) log: Option<PathBuf>,
     pub(crate) state_dir: PathBuf,

@@ -22,7 +22,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     let _turn = take_turn(set.name())?;
     let record = Record::load(set.name())?;
     let admin = arguments.admin.admin.as_deref();
-    let daemon = client::block_on(client::serving(&set.cache, admin))??;
+    let daemon = background::find(&set, admin, record.as_ref())?;
     let devices = devices(record.as_ref(), daemon.as_ref())?;
     if daemon.is_none() && devices.is_empty() {
         Record::remove(set.name())?;
@@ -101,11 +101,11 @@ fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), F
         failure.or(format!("release it (`umount`), then `forebay down {cache}` again"))
     } else if devices.iter().any(|device| device.front_end == FrontEndKind::Ublk) {
         failure.or(format!(
-            "its daemon has died, and `forebay up {cache}` serves it again; then release it"
+            "its daemon has ended, and `forebay up {cache}` serves it again; then release it"
         ))
     } else {
         failure.or(format!(
-            "its daemon has died: end who uses it and unmount it, then `forebay down {cache}` again"
+            "its daemon has ended: end who uses it and unmount it, then `forebay down {cache}` again"
         ))
     })
 }

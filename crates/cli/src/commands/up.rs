@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::admin::api::{Export, Status};
-use crate::admin::client::{self, AdminClient};
+use crate::admin::client::AdminClient;
 use crate::admin::socket;
 use crate::args::UpArguments;
 use crate::block_devices::background::{self, Plan};
@@ -51,6 +51,7 @@ struct VolumeReport<'a> {
 /// A daemon that serves the set.
 struct Served {
     status: Status,
+    admin: PathBuf,
     front_end: FrontEndKind,
     log: Option<PathBuf>,
     was_up: bool,
@@ -78,6 +79,7 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
         cache_device: set.cache.clone(),
         front_end: served.front_end,
         daemon_pid: served.status.pid,
+        admin: served.admin.clone(),
         log: served.log.clone(),
         state_dir: absolute(&arguments.state.state_dir)?,
         devices: before.map(|before| before.devices).unwrap_or_default(),
@@ -125,14 +127,15 @@ fn become_daemon(set: &Set, arguments: UpArguments) -> Result<Infallible, Failur
 /// The daemon of the set, started if there is none.
 fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<Served, Failure> {
     let admin = arguments.admin.admin.as_deref();
-    if let Some(daemon) = client::block_on(client::serving(&set.cache, admin))?? {
+    if let Some(daemon) = background::find(set, admin, before)? {
         return join(set, arguments, before, &daemon);
     }
     let front_end = choose(arguments, before)?;
     release_stale(set, before, None)?;
-    let status = background::start(set, &plan(set, arguments, front_end)?)?;
+    let plan = plan(set, arguments, front_end)?;
+    let status = background::start(set, &plan)?;
     let log = Some(background::log_of(set));
-    Ok(Served { status, front_end, log, was_up: false })
+    Ok(Served { status, admin: plan.admin, front_end, log, was_up: false })
 }
 
 /// A daemon that runs: which front end its volumes are to have.
@@ -167,7 +170,8 @@ fn join(
     }
     release_stale(set, before, Some(status.pid))?;
     let log = own.and_then(|record| record.log.clone());
-    Ok(Served { status, front_end, log, was_up: true })
+    let admin = daemon.socket().to_owned();
+    Ok(Served { status, admin, front_end, log, was_up: true })
 }
 
 /// The front end for a daemon that is to be started. Where ublk devices wait for one, there is no
@@ -203,7 +207,7 @@ fn release_stale(set: &Set, before: Option<&Record>, living: Option<u32>) -> Res
         {
             let (node, name, cache) = (device.device.display(), &device.name, set.cache.display());
             return Err(Failure::refused(format!(
-                "{node} of `{name}` is {user}, and its daemon has died: a client of NBD does not \
+                "{node} of `{name}` is {user}, and its daemon has ended: a client of NBD does not \
                  come back to another daemon"
             ))
             .or(format!("release it (`umount`), then `forebay up {cache}` again")));

@@ -173,7 +173,7 @@ fn up_and_down_cope_with_a_daemon_that_was_killed() {
     let first = devices(&site.report());
     site.kill_daemon();
     for (arguments, words) in
-        [(UP.as_slice(), "does not come back"), (&DOWN, "its daemon has died")]
+        [(UP.as_slice(), "does not come back"), (&DOWN, "its daemon has ended")]
     {
         let refused = site.scratch.run(arguments).expect(3).says(words);
         assert!(refused.stderr.contains("open in process"), "{refused:#?}");
@@ -209,6 +209,29 @@ fn a_daemon_in_the_foreground_gets_its_devices_by_a_second_up() {
         daemon.join().expect("it does not panic")
     });
     daemon.expect(0);
+}
+
+/// Two sets at the same time, each with a volume of the same name; and a daemon whose socket is
+/// where only its own commands look.
+#[test]
+fn two_sets_are_up_and_one_has_the_name() {
+    let Some(site) = Site::new("two_sets_are_up_and_one_has_the_name") else { return };
+    let scratch = &site.scratch;
+    site.up();
+    scratch.run(&["format", "other.img", "--size", "32M"]).expect(0);
+    scratch.file("other-origin.img", 8 << 20);
+    scratch.run(&["attach", "other.img", "other-origin.img", "--name", "vol"]).expect(0);
+    let mut other = UP;
+    other[1] = "other.img";
+    let elsewhere = ["--admin", "elsewhere"];
+    let up = scratch.run(&[other.as_slice(), &elsewhere].concat()).expect(0);
+    assert!(up.stderr.contains("of another cache set"), "{up:#?}");
+    assert!(up.stdout.starts_with("vol /dev/loop"), "{up:#?}");
+    let again = scratch.run(&other).expect(0);
+    assert!(again.stderr.contains("was up already"), "{again:#?}");
+    scratch.run(&["down", "other.img"]).expect(0);
+    assert_eq!(site.open("vol").seek(SeekFrom::End(0)).unwrap(), 64 << 20);
+    site.down().expect(0);
 }
 
 #[test]
