@@ -105,7 +105,7 @@ fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), F
         ))
     } else {
         failure.or(format!(
-            "its daemon has ended: end who uses it and unmount it, then `forebay down {cache}` again"
+            "its daemon has ended: end who uses it, unmount it, then `forebay down {cache}` again"
         ))
     })
 }
