@@ -159,7 +159,7 @@ cp "$OLD/file-7" "$MOUNT/new"
 umount "$MOUNT"
 forebay down "$CACHE"
 forebay serve "$CACHE" &
-until forebay status; do sleep 0.1; done
+until forebay status --json | grep '"state": "serving"'; do sleep 0.1; done
 "#;
     procedure.run(&format!("{}{used}{DETACH}", block(README, "first-use")));
     fs::copy(old.join("file-7"), old.join("new")).expect("a file");
