@@ -2,6 +2,7 @@
 //!
 //! A doc comment is what `--help` shows. Examples stand behind the options of each command.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -11,6 +12,7 @@ use forebay_advisor::trace::Format;
 use forebay_engine::options::{CacheMode, WritebackOrder};
 use forebay_host::{DeviceSpec, ListenAddress, UblkOptions, VhostUserOptions};
 
+use crate::block_devices::FrontEndKind;
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
 
@@ -35,11 +37,13 @@ Examples:
   forebay demo
   forebay format /dev/nvme0n1p4
   forebay attach /dev/nvme0n1p4 /dev/sdb --name home --cache-mode writeback
-  forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd
+  forebay up /dev/nvme0n1p4
+  mount /dev/forebay/home /mnt
 
 Environment:
   FOREBAY_ADMIN    admin socket of the daemon, as --admin
-  FOREBAY_RUN_DIR  where sockets of daemons are looked for, instead of /run/forebay
+  FOREBAY_RUN_DIR  where sockets of daemons are looked for, instead of /run/forebay; names of block
+                   devices are then in its folder dev, not in /dev/forebay
   FOREBAY_LOG      what is logged to stderr: error, warn, info, debug, or filters by module
 
 Exit codes:
@@ -57,6 +61,8 @@ pub(crate) enum Command {
     Format(FormatArguments),
     Attach(AttachArguments),
     Serve(ServeArguments),
+    Up(UpArguments),
+    Down(DownArguments),
     Status(StatusArguments),
     Explain(ExplainArguments),
     Set(SetArguments),
@@ -248,6 +254,63 @@ pub(crate) struct ServeArguments {
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     pub(crate) exit_with_parent: bool,
+    /// Go on when the terminal is closed or interrupted
+    #[arg(long, hide = true)]
+    pub(crate) own_session: bool,
+}
+
+/// Give every volume of a cache device a block device, with a daemon in the background.
+///
+/// Starts a daemon unless one serves CACHE, and prints one line per volume: its name, the path of
+/// its block device, and the front end. That is the best one that this machine has: the kernel's
+/// ublk driver, whose devices outlive a daemon that dies; else the kernel's NBD client
+/// (`nbd-client`); else nbdfuse with a loop device. Again does no harm: what is missing is made,
+/// also after the daemon has died. `forebay down` takes it all away.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay up /dev/nvme0n1p4
+  forebay up /dev/nvme0n1p4 --front-end nbd --json
+  forebay up /dev/nvme0n1p4 -- --ublk-queues 4       with options of `forebay serve`")]
+pub(crate) struct UpArguments {
+    /// Cache device, formatted before
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    /// ublk, nbd or fuse [default: the first of them that this machine has]
+    #[arg(long, value_name = "FRONT_END", value_parser = FrontEndKind::parse)]
+    pub(crate) front_end: Option<FrontEndKind>,
+    /// Wait so long for CACHE and the origins of its volumes to appear
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) wait: u32,
+    /// Become the daemon instead of starting one, as systemd wants it; `forebay up` without this
+    /// option makes the block devices afterwards, as far as the daemon does not
+    #[arg(long)]
+    pub(crate) foreground: bool,
+    /// Print JSON
+    #[arg(long, conflicts_with = "foreground")]
+    pub(crate) json: bool,
+    /// Further options of `forebay serve`
+    #[arg(last = true, value_name = "SERVE_OPTION")]
+    pub(crate) serve_options: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) state: StateArguments,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Take away what `forebay up` has made: block devices, their clients, the daemon.
+///
+/// Refused while a device is mounted, open, or part of another one. The daemon finishes what is in
+/// flight and writes a checkpoint; dirty data stays on the cache device. A ublk device whose daemon
+/// has died is taken over first, so that nothing that waits at it is lost.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  umount /mnt && forebay down /dev/nvme0n1p4")]
+pub(crate) struct DownArguments {
+    /// Cache device
+    #[arg(value_name = "CACHE")]
+    pub(crate) cache: PathBuf,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
 }
 
 /// `NAME` or `NAME=N`.

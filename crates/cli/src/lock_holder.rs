@@ -33,7 +33,7 @@ fn has_ended(path: &Path) -> bool {
 }
 
 /// A process that is gone, or that its parent has not taken notice of yet.
-fn is_dead(process: &str) -> bool {
+pub(crate) fn is_dead(process: &str) -> bool {
     // Number 0 is a process of another name space, of which nothing is known.
     if process == "0" {
         return false;

@@ -5,6 +5,7 @@
 
 mod admin;
 mod args;
+mod block_devices;
 mod commands;
 mod daemon;
 mod demo;

@@ -51,7 +51,7 @@ pub mod state_file;
 
 pub use device::{Access, OpenedDevice, Signatures};
 pub use device_spec::{DeviceSpec, DeviceSpecError};
-pub use frontend::ublk::{UblkError, UblkOptions};
+pub use frontend::ublk::{UblkError, UblkOptions, ublk_driver};
 pub use frontend::vhost_user::{VhostUserError, VhostUserOptions};
 pub use listen::{ListenAddress, ListenAddressError, ListenError};
 pub use ring::RingError;

@@ -131,6 +131,9 @@ pub(crate) struct Export {
     pub(crate) is_read_only: bool,
     /// Why it cannot be connected to, if it cannot.
     pub(crate) unavailable: Option<String>,
+    /// The block device that the daemon itself serves it as, if it does.
+    #[serde(default)]
+    pub(crate) block_device: Option<String>,
     /// Absent for a bare device.
     pub(crate) volume: Option<Volume>,
     pub(crate) latency: Latency,

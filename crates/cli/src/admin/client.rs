@@ -86,6 +86,11 @@ impl AdminClient {
         AdminClient { socket: socket.to_owned() }
     }
 
+    /// Where it is.
+    pub(crate) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// Asks for the status.
     pub(crate) async fn status(&self) -> Result<Status, Failure> {
         self.request(Method::GET, "/v1/status", Bytes::new()).await

@@ -27,7 +27,7 @@ pub(crate) fn status(shard: &ShardStatus) -> Status {
     let state = match &shard.set {
         None => "bare",
         Some(set) if set.recovery_error.is_some() => "failed",
-        Some(set) if set.status.is_serving => "serving",
+        Some(set) if set.status.is_serving && shard.is_ready => "serving",
         Some(_) => "recovering",
     };
     Status {
@@ -189,6 +189,7 @@ fn export(report: &ExportReport) -> Export {
         logical_block_bytes: report.logical_block_bytes,
         is_read_only: report.is_read_only,
         unavailable: report.unavailable.clone(),
+        block_device: report.block_device.clone(),
         volume: report.volume.as_ref().map(volume),
         latency: Latency {
             read_hit: percentiles(&report.latency.read_hit),

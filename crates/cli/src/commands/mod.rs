@@ -5,6 +5,7 @@ mod attach;
 mod check;
 mod detach;
 mod discard_dirty;
+mod down;
 mod drain;
 mod explain;
 pub(crate) mod format;
@@ -19,6 +20,7 @@ mod status;
 mod status_text;
 mod stop;
 mod traces;
+mod up;
 mod wipe;
 
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Format(arguments) => format::run(&arguments).map(done),
         Command::Attach(arguments) => attach::run(&arguments).map(done),
         Command::Serve(arguments) => serve::run(arguments).map(done),
+        Command::Up(arguments) => up::run(arguments),
+        Command::Down(arguments) => down::run(&arguments).map(done),
         Command::Status(arguments) => status::run(&arguments).map(done),
         Command::Explain(arguments) => explain::run(&arguments).map(done),
         Command::Set(arguments) => set::run(&arguments).map(done),

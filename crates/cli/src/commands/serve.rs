@@ -8,18 +8,20 @@ use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions, 
 
 use crate::admin::socket;
 use crate::args::ServeArguments;
+use crate::block_devices::set::NAME_DIGITS;
 use crate::commands::format::absolute;
 use crate::daemon::Daemon;
 use crate::exit::Failure;
 use crate::huge_pages;
 use crate::lock_holder;
 
-/// Digits of the set's identity that name its default sockets.
-const NAME_DIGITS: usize = 8;
-
 /// Runs the command.
 pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     huge_pages::start_again_with();
+    if arguments.own_session {
+        // It has one already if it was started again for huge pages.
+        let _ = rustix::process::setsid();
+    }
     if arguments.exit_with_parent {
         let signal = Some(rustix::process::Signal::TERM);
         rustix::process::set_parent_process_death_signal(signal)

@@ -25,4 +25,5 @@ mod serve;
 mod stamps;
 mod support;
 mod systemd;
+mod up;
 mod vhost_user;

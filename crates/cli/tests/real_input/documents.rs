@@ -149,14 +149,17 @@ fn first_use_of_the_readme() {
     procedure.set("CACHE", "cache");
     procedure.set("ORIGIN", "origin");
     procedure.set("MOUNT", "mount");
-    procedure.set("FUSE", "fuse");
+    procedure.set("DEVICE", "run/dev/home");
     procedure.set("OLD", "old");
     let used = r#"
 mountpoint "$MOUNT"
 for file in "$OLD"/*; do cmp "$file" "$MOUNT/${file##*/}"; done
 cp "$OLD/file-7" "$MOUNT/new"
+! forebay down "$CACHE"
 umount "$MOUNT"
-until fusermount3 -u "$FUSE"; do sleep 0.1; done
+forebay down "$CACHE"
+forebay serve "$CACHE" &
+until forebay status --json | grep '"state": "serving"'; do sleep 0.1; done
 "#;
     procedure.run(&format!("{}{used}{DETACH}", block(README, "first-use")));
     fs::copy(old.join("file-7"), old.join("new")).expect("a file");

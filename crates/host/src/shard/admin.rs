@@ -84,6 +84,7 @@ impl Running {
         });
         ShardStatus {
             uptime_ms: self.now.0 / 1_000_000,
+            is_ready: self.front.ublk.is_ready(),
             set: self.set.as_ref().map(|set| set.report(self.now)),
             exports: exports.collect(),
             connections: self.front.report(&self.exports, self.now),

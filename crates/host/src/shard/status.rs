@@ -11,6 +11,8 @@ use forebay_engine::status::{SetStatus, VolumeStatus};
 pub struct ShardStatus {
     /// Milliseconds since the shard started.
     pub uptime_ms: u64,
+    /// Whether all block devices that are to be served can be used.
+    pub is_ready: bool,
     /// The cache set, if the shard serves one.
     pub set: Option<SetReport>,
     /// All exports: volumes of the cache set by slot, then bare devices.

@@ -4,6 +4,7 @@ mod nbd;
 mod nbd_kill;
 mod power_cut;
 mod ublk;
+mod up;
 mod vhost_user;
 
 use super::disk::{Disk, Speed};
@@ -21,8 +22,14 @@ pub(crate) struct Scenario {
 }
 
 /// All scenarios, in the order in which they run.
-pub(crate) const ALL: &[Scenario] =
-    &[nbd::SCENARIO, nbd_kill::SCENARIO, power_cut::SCENARIO, ublk::SCENARIO, vhost_user::SCENARIO];
+pub(crate) const ALL: &[Scenario] = &[
+    nbd::SCENARIO,
+    nbd_kill::SCENARIO,
+    power_cut::SCENARIO,
+    ublk::SCENARIO,
+    up::SCENARIO,
+    vhost_user::SCENARIO,
+];
 
 /// A cache device that holds all that a scenario writes.
 const CACHE: Disk = Disk { name: "cache", bytes: 256 << 20, speed: Speed::Memory };

@@ -62,6 +62,14 @@ pub struct UblkOptions {
     pub queue_depth: u16,
 }
 
+/// Whether this machine has a driver that can do what is needed, and this process may use it.
+///
+/// # Errors
+/// What is missing, and what to do.
+pub fn ublk_driver() -> Result<(), UblkError> {
+    Control::open().map(drop)
+}
+
 impl UblkOptions {
     /// As deep as the kernel's own network block device.
     pub const QUEUE_DEPTH: u16 = 128;

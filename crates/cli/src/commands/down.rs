@@ -1,0 +1,127 @@
+//! `forebay down`: takes away what `forebay up` has made.
+//!
+//! The order matters: a daemon that stops under a client takes the device away from whoever uses
+//! it. So first nobody may use a device, then clients go, then the daemon.
+
+use crate::admin::client::{self, AdminClient};
+use crate::admin::socket;
+use crate::args::DownArguments;
+use crate::block_devices::background::{self, Plan};
+use crate::block_devices::record::{Device, Record, take_turn};
+use crate::block_devices::set::Set;
+use crate::block_devices::users::{Server, user_of};
+use crate::block_devices::{self, FrontEndKind, link};
+use crate::commands::format::absolute;
+use crate::exit::Failure;
+use crate::output;
+
+/// Runs the command.
+pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
+    let set = Set::identify_or_remember(&arguments.cache)?;
+    let cache = set.cache.display();
+    let _turn = take_turn(set.name())?;
+    let record = Record::load(set.name())?;
+    let admin = arguments.admin.admin.as_deref();
+    let daemon = background::find(&set, admin, record.as_ref())?;
+    let devices = devices(record.as_ref(), daemon.as_ref())?;
+    if daemon.is_none() && devices.is_empty() {
+        Record::remove(set.name())?;
+        return Err(
+            Failure::not_found(format!("{cache} is not up")).or("`forebay status` shows what runs")
+        );
+    }
+    let server = if daemon.is_some() { Server::Lives } else { Server::IsDead };
+    refuse_if_used(&set, &devices, server)?;
+    let mut text = String::new();
+    for device in &devices {
+        link::forget(device);
+        block_devices::disconnect(device)?;
+        text.push_str(&format!("{} {} removed\n", device.name, device.path().display()));
+    }
+    let waits = |device: &&Device| {
+        device.front_end == FrontEndKind::Ublk && block_devices::is_there(device)
+    };
+    let daemon = match daemon {
+        None if devices.iter().any(|device| waits(&device)) => {
+            Some(take_over(&set, arguments, record.as_ref())?)
+        }
+        daemon => daemon,
+    };
+    if let Some(daemon) = daemon {
+        let pid = client::block_on(daemon.status())??.pid;
+        background::stop(&daemon, pid)?;
+        text.push_str(&format!("daemon {pid} has stopped\n"));
+    }
+    if let Some(kept) = devices.iter().find(waits) {
+        let node = kept.device.display();
+        let text = format!("{node} of `{}` was taken into use meanwhile and is kept", kept.name);
+        return Err(Failure::refused(text).or(format!("`forebay up {cache}` serves it again")));
+    }
+    Record::remove(set.name())?;
+    output::print(&text)
+}
+
+/// What has to go: what is remembered and still there, and what the daemon itself has.
+fn devices(record: Option<&Record>, daemon: Option<&AdminClient>) -> Result<Vec<Device>, Failure> {
+    let remembered = record.into_iter().flat_map(|record| record.devices.iter().cloned());
+    let mut devices: Vec<Device> = remembered.filter(block_devices::has_remains).collect();
+    let Some(daemon) = daemon else { return Ok(devices) };
+    for export in client::block_on(daemon.status())??.exports {
+        let Some(path) = export.block_device else { continue };
+        if devices.iter().any(|device| device.device.as_os_str() == path.as_str()) {
+            continue;
+        }
+        devices.push(Device {
+            name: export.name,
+            device: path.into(),
+            link: None,
+            size_bytes: export.size_bytes,
+            front_end: FrontEndKind::Ublk,
+            client_pid: None,
+            fuse_folder: None,
+        });
+    }
+    Ok(devices)
+}
+
+/// Names all users of all devices, so that they can be ended in one go.
+fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), Failure> {
+    let there = devices.iter().filter(|device| block_devices::is_there(device));
+    let used = there.filter_map(|device| {
+        let user = user_of(device, server)?;
+        Some(format!("{} of `{}` is {user}", device.path().display(), device.name))
+    });
+    let used: Vec<String> = used.collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    let cache = set.cache.display();
+    let failure = Failure::refused(used.join(", "));
+    Err(if server == Server::Lives {
+        failure.or(format!("release it (`umount`), then `forebay down {cache}` again"))
+    } else if devices.iter().any(|device| device.front_end == FrontEndKind::Ublk) {
+        failure.or(format!(
+            "its daemon has ended, and `forebay up {cache}` serves it again; then release it"
+        ))
+    } else {
+        failure.or(format!(
+            "its daemon has ended: end who uses it, unmount it, then `forebay down {cache}` again"
+        ))
+    })
+}
+
+/// Serves ublk devices whose daemon has died, so that what waits at them is carried out and they
+/// can be removed.
+fn take_over(
+    set: &Set,
+    arguments: &DownArguments,
+    record: Option<&Record>,
+) -> Result<AdminClient, Failure> {
+    let record = record.expect("only a record knows of devices without a daemon");
+    let admin = arguments.admin.admin.clone();
+    let admin = absolute(&admin.unwrap_or_else(|| socket::default_path(set.name())))?;
+    let state_dir = record.state_dir.clone();
+    let plan = Plan { front_end: FrontEndKind::Ublk, state_dir, admin, more: Vec::new() };
+    background::start(set, &plan)?;
+    Ok(AdminClient::new(&plan.admin))
+}
