@@ -2,17 +2,15 @@
 
 use std::io;
 
-use forebay_engine::payload::{BufferId, BufferRange, Payload};
-use forebay_engine::request::RequestKind;
-use forebay_engine::units::{BLOCK_BYTES, Time};
+use forebay_engine::units::Time;
 
 use super::abi::IoDescriptor;
 use super::channel::{Channel, Place};
 use super::error::block_path;
 use super::lifecycle::{Opened, Wanted};
-use super::request::{Geometry, UblkRequest, Want};
-use crate::buffer_pool::{BufferPool, Owner};
-use crate::frontend::{ClientRequest, Demand};
+use super::request::Geometry;
+use crate::buffer_pool::BufferPool;
+use crate::frontend::block_request::{Active, Want};
 use crate::ring::{Ring, Token};
 use crate::shard::exports::ExportNumber;
 
@@ -57,61 +55,6 @@ impl Slot {
     pub(super) fn new(device: usize) -> Slot {
         // The device fetches for all of them at once.
         Slot { device, state: SlotState::AtKernel }
-    }
-}
-
-/// A request that was taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Active {
-    pub(super) request: UblkRequest,
-    pub(super) buffer: Option<BufferId>,
-    pub(super) arrived: Time,
-}
-
-impl Active {
-    /// Takes memory for the whole blocks around the range. Returns whether there was any.
-    pub(super) fn allocate(&mut self, pool: &mut BufferPool) -> bool {
-        let UblkRequest { offset_bytes, length_bytes, .. } = self.request;
-        let block = BLOCK_BYTES as u64;
-        let start = offset_bytes / block * block;
-        let bytes = (offset_bytes + length_bytes).next_multiple_of(block) - start;
-        self.buffer = pool.allocate_for(Owner::Clients, bytes as usize);
-        self.buffer.is_some()
-    }
-
-    /// Gives the memory back.
-    pub(super) fn release(&self, pool: &mut BufferPool) {
-        if let Some(buffer) = self.buffer {
-            pool.release(buffer);
-        }
-    }
-
-    pub(super) fn buffer_bytes(&self, pool: &BufferPool) -> u64 {
-        self.buffer.map_or(0, |buffer| pool.capacity_bytes(buffer) as u64)
-    }
-
-    /// The payload in its buffer.
-    fn payload(&self) -> BufferRange {
-        BufferRange {
-            buffer: self.buffer.expect("reads and writes have a buffer"),
-            offset: (self.request.offset_bytes % BLOCK_BYTES as u64) as u32,
-            length: self.request.length_bytes as u32,
-        }
-    }
-
-    pub(super) fn demand(&self, number: u32, export: ExportNumber) -> Demand {
-        let UblkRequest { want, offset_bytes, length_bytes } = self.request;
-        let buffer = || self.buffer.expect("reads and writes have a buffer");
-        let kind = match want {
-            Want::Read => RequestKind::Read { buffer: buffer() },
-            Want::Write { durability } => RequestKind::Write { buffer: buffer(), durability },
-            Want::Flush => RequestKind::Flush,
-            Want::Discard { durability } => RequestKind::Discard { durability },
-            Want::WriteZeroes { durability, may_unmap } => {
-                RequestKind::WriteZeroes { durability, may_unmap }
-            }
-        };
-        Demand::Request(ClientRequest { number, export, offset_bytes, length_bytes, kind })
     }
 }
 

@@ -33,6 +33,7 @@ use self::control::Control;
 use self::device::{Device, Phase, Slot, SlotState};
 use self::lifecycle::{Progress, Wanted};
 use self::request::{Geometry, errno_of};
+use super::block_request::Active;
 use super::log_once::LogOnce;
 use super::{ClientReply, Demand, FrontContext, FrontEnd};
 use crate::ring::Ring;
@@ -327,7 +328,7 @@ impl UblkFrontEnd {
         match request::translate(device.geometry(), &descriptor) {
             Ok(request) => {
                 let arrived = context.now;
-                let active = device::Active { request, buffer: None, arrived };
+                let active = Active { request, buffer: None, arrived };
                 // Who came before has the first claim to memory.
                 if request.moves_data() && self.waits_for_memory() {
                     self.stall(slot, active);
@@ -346,12 +347,7 @@ impl UblkFrontEnd {
     }
 
     /// Begins a request, or notes that it must wait. Returns whether it began.
-    fn start(
-        &mut self,
-        context: &mut FrontContext<'_>,
-        slot: u32,
-        mut active: device::Active,
-    ) -> bool {
+    fn start(&mut self, context: &mut FrontContext<'_>, slot: u32, mut active: Active) -> bool {
         let device = &mut self.devices[self.slots[slot as usize].device];
         if active.request.moves_data() {
             if !active.allocate(context.pool) {
@@ -373,7 +369,7 @@ impl UblkFrontEnd {
         true
     }
 
-    fn stall(&mut self, slot: u32, active: device::Active) {
+    fn stall(&mut self, slot: u32, active: Active) {
         self.slots[slot as usize].state = SlotState::Stalled(active);
         self.memory_waiters.push_back(slot);
     }
@@ -396,7 +392,7 @@ impl FrontEnd for UblkFrontEnd {
         let device = &mut self.devices[self.slots[slot as usize].device];
         let result = match reply.result {
             Ok(()) => match device.give_payload(slot, &active, context.pool) {
-                Ok(()) => active.request.done(),
+                Ok(()) => request::done(&active.request),
                 Err(error) => {
                     let path = block_path(device.number);
                     self.log.warn("payload", || format!("{path}: payload is not taken: {error}"));

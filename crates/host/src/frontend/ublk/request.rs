@@ -10,9 +10,8 @@ use super::abi::{
     self, BasicParameters, DiscardParameters, IoDescriptor, PARAMETERS_BYTES, Parameters,
     SECTOR_BYTES, attribute, io_flag, op, parameter_type,
 };
-use crate::frontend::Served;
+use crate::frontend::block_request::{BlockRequest, Want};
 use crate::shard::exports::ExportFacts;
-use crate::shard::latency::LatencyClass;
 
 /// Largest read or write. Chosen: what Linux sends by default to disks that would take more
 /// (1280 KiB), as a power of two; larger requests of clients come in pieces.
@@ -84,45 +83,9 @@ impl Geometry {
     }
 }
 
-/// What a request wants, without its range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Want {
-    Read,
-    Write { durability: Durability },
-    Flush,
-    Discard { durability: Durability },
-    WriteZeroes { durability: Durability, may_unmap: bool },
-}
-
-/// A request that may go to the engine.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct UblkRequest {
-    pub(super) want: Want,
-    pub(super) offset_bytes: u64,
-    pub(super) length_bytes: u64,
-}
-
-impl UblkRequest {
-    /// Whether payload belongs to it.
-    pub(super) fn moves_data(&self) -> bool {
-        matches!(self.want, Want::Read | Want::Write { .. })
-    }
-
-    /// What the driver is told of its success: bytes of payload.
-    pub(super) fn done(&self) -> i32 {
-        if self.moves_data() { self.length_bytes as i32 } else { 0 }
-    }
-
-    pub(super) fn latency_class(&self, served: Served) -> LatencyClass {
-        match (self.want, served) {
-            (Want::Read, Served::Cache) => LatencyClass::ReadHit,
-            (Want::Read, Served::Origin) => LatencyClass::ReadMiss,
-            (Want::Flush, _) => LatencyClass::Flush,
-            (Want::Write { .. } | Want::Discard { .. } | Want::WriteZeroes { .. }, _) => {
-                LatencyClass::Write
-            }
-        }
-    }
+/// What the driver is told of the success of a request: bytes of payload.
+pub(super) fn done(request: &BlockRequest) -> i32 {
+    if request.moves_data() { request.length_bytes as i32 } else { 0 }
 }
 
 /// Judges a request of the driver.
@@ -132,7 +95,7 @@ impl UblkRequest {
 pub(super) fn translate(
     geometry: &Geometry,
     descriptor: &IoDescriptor,
-) -> Result<UblkRequest, i32> {
+) -> Result<BlockRequest, i32> {
     let durability = if descriptor.op_flags & io_flag::FUA == 0 {
         Durability::Completed
     } else {
@@ -143,7 +106,7 @@ pub(super) fn translate(
         op::READ => Want::Read,
         op::WRITE => Want::Write { durability },
         op::FLUSH => {
-            return Ok(UblkRequest { want: Want::Flush, offset_bytes: 0, length_bytes: 0 });
+            return Ok(BlockRequest { want: Want::Flush, offset_bytes: 0, length_bytes: 0 });
         }
         op::DISCARD => Want::Discard { durability },
         op::WRITE_ZEROES => Want::WriteZeroes { durability, may_unmap },
@@ -165,7 +128,7 @@ pub(super) fn translate(
     if !offset_bytes.is_multiple_of(unit) || !length_bytes.is_multiple_of(unit) {
         return Err(libc::EINVAL);
     }
-    let request = UblkRequest { want, offset_bytes, length_bytes };
+    let request = BlockRequest { want, offset_bytes, length_bytes };
     let most_bytes =
         if request.moves_data() { u64::from(REQUEST_BYTES_MAX) } else { RANGE_BYTES_MAX };
     if length_bytes > most_bytes {
@@ -208,9 +171,9 @@ mod tests {
     fn requests_keep_their_range_and_their_flags() {
         let read = translate(&GEOMETRY, &descriptor(0, 9, 3)).unwrap();
         let expected =
-            UblkRequest { want: Want::Read, offset_bytes: 9 * 512, length_bytes: 3 * 512 };
+            BlockRequest { want: Want::Read, offset_bytes: 9 * 512, length_bytes: 3 * 512 };
         assert_eq!(read, expected);
-        assert_eq!(read.done(), 1536);
+        assert_eq!(done(&read), 1536);
         let forced = Durability::ForcedUnitAccess;
         let completed = Durability::Completed;
         assert_eq!(want(1), Want::Write { durability: completed });
@@ -224,7 +187,7 @@ mod tests {
             Want::WriteZeroes { durability: forced, may_unmap: false }
         );
         let flush = translate(&GEOMETRY, &descriptor(2, u64::MAX, 0)).unwrap();
-        assert_eq!((flush.want, flush.done()), (Want::Flush, 0));
+        assert_eq!((flush.want, done(&flush)), (Want::Flush, 0));
     }
 
     #[test]

@@ -8,10 +8,10 @@ use io_uring::opcode;
 use io_uring::types::Fd;
 
 use super::poll::Poll;
-use super::queue::Active;
 use super::request::{Geometry, QUEUE_COUNT_MAX};
 use super::session::Session;
 use crate::buffer_pool::BufferPool;
+use crate::frontend::block_request::Active;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::ExportNumber;

@@ -9,74 +9,15 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use forebay_engine::payload::{BufferId, BufferRange, Payload};
-use forebay_engine::request::RequestKind;
-use forebay_engine::units::{BLOCK_BYTES, Time};
+use forebay_engine::units::Time;
 
 use super::abi::{RingAddresses, status};
 use super::in_flight::InFlight;
 use super::memory::{Memory, Segment};
-use super::request::{BlockRequest, Geometry, Judged, Want, judge, take_status, total};
+use super::request::{Geometry, Judged, judge, take_status, total};
 use super::ring::{Chain, Places, RingFault, SplitRing};
-use crate::buffer_pool::{BufferPool, Owner};
-use crate::frontend::{ClientRequest, Demand};
-use crate::shard::exports::ExportNumber;
-
-/// A request that was taken.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Active {
-    pub(super) request: BlockRequest,
-    pub(super) buffer: Option<BufferId>,
-    pub(super) arrived: Time,
-    status_address: u64,
-}
-
-impl Active {
-    /// Takes memory for the whole blocks around the range. Returns whether there was any.
-    pub(super) fn allocate(&mut self, pool: &mut BufferPool) -> bool {
-        let BlockRequest { offset_bytes, length_bytes, .. } = self.request;
-        let block = BLOCK_BYTES as u64;
-        let start = offset_bytes / block * block;
-        let bytes = (offset_bytes + length_bytes).next_multiple_of(block) - start;
-        self.buffer = pool.allocate_for(Owner::Clients, bytes as usize);
-        self.buffer.is_some()
-    }
-
-    /// Gives the memory back.
-    pub(super) fn release(&self, pool: &mut BufferPool) {
-        if let Some(buffer) = self.buffer {
-            pool.release(buffer);
-        }
-    }
-
-    pub(super) fn buffer_bytes(&self, pool: &BufferPool) -> u64 {
-        self.buffer.map_or(0, |buffer| pool.capacity_bytes(buffer) as u64)
-    }
-
-    /// The payload in its buffer.
-    fn payload(&self) -> BufferRange {
-        BufferRange {
-            buffer: self.buffer.expect("reads and writes have a buffer"),
-            offset: (self.request.offset_bytes % BLOCK_BYTES as u64) as u32,
-            length: self.request.length_bytes as u32,
-        }
-    }
-
-    pub(super) fn demand(&self, number: u32, export: ExportNumber) -> Demand {
-        let BlockRequest { want, offset_bytes, length_bytes } = self.request;
-        let buffer = || self.buffer.expect("reads and writes have a buffer");
-        let kind = match want {
-            Want::Read => RequestKind::Read { buffer: buffer() },
-            Want::Write { durability } => RequestKind::Write { buffer: buffer(), durability },
-            Want::Flush => RequestKind::Flush,
-            Want::Discard { durability } => RequestKind::Discard { durability },
-            Want::WriteZeroes { durability, may_unmap } => {
-                RequestKind::WriteZeroes { durability, may_unmap }
-            }
-        };
-        Demand::Request(ClientRequest { number, export, offset_bytes, length_bytes, kind })
-    }
-}
+use crate::buffer_pool::BufferPool;
+use crate::frontend::block_request::{Active, Want};
 
 /// What a head of the ring is doing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -96,6 +37,8 @@ pub(super) struct Slot {
     pub(super) state: SlotState,
     /// Where its data is in guest memory.
     data: Vec<Segment>,
+    /// Where its status belongs, of a request that was taken.
+    status_address: u64,
 }
 
 /// What a look at the ring brought.
@@ -270,8 +213,9 @@ impl Queue {
         self.in_flight += 1;
         match judge(geometry, shared.features, shared.memory, &mut self.chain) {
             Judged::Request(request) => {
-                let active = Active { request, buffer: None, arrived: now, status_address };
+                let active = Active { request, buffer: None, arrived: now };
                 slot.state = SlotState::Taken(active);
+                slot.status_address = status_address;
                 let data = match request.want {
                     Want::Read => &mut self.chain.writable,
                     _ => &mut self.chain.readable,
@@ -329,7 +273,8 @@ impl Queue {
                 Err(_) => status = status::FAILED,
             }
         }
-        self.give_back(shared, head, active.status_address, status, written)
+        let status_address = self.slots[usize::from(head)].status_address;
+        self.give_back(shared, head, status_address, status, written)
     }
 
     fn give_back(

@@ -13,9 +13,8 @@ use super::abi::{
 };
 use super::memory::{Memory, Segment};
 use super::ring::{Chain, RingFault};
-use crate::frontend::Served;
+use crate::frontend::block_request::{BlockRequest, Want};
 use crate::shard::exports::ExportFacts;
-use crate::shard::latency::LatencyClass;
 
 /// Largest read or write: what other front ends take, too.
 pub(super) const REQUEST_BYTES_MAX: u64 = 32 << 20;
@@ -101,46 +100,10 @@ impl Geometry {
     }
 }
 
-/// What a request wants, without its range.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Want {
-    Read,
-    Write { durability: Durability },
-    Flush,
-    Discard { durability: Durability },
-    WriteZeroes { durability: Durability, may_unmap: bool },
-}
-
-/// A request that may go to the engine. Its data is in the segments that the chain still has.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct BlockRequest {
-    pub(super) want: Want,
-    pub(super) offset_bytes: u64,
-    pub(super) length_bytes: u64,
-}
-
-impl BlockRequest {
-    /// Whether payload belongs to it.
-    pub(super) fn moves_data(&self) -> bool {
-        matches!(self.want, Want::Read | Want::Write { .. })
-    }
-
-    pub(super) fn latency_class(&self, served: Served) -> LatencyClass {
-        match (self.want, served) {
-            (Want::Read, Served::Cache) => LatencyClass::ReadHit,
-            (Want::Read, Served::Origin) => LatencyClass::ReadMiss,
-            (Want::Flush, _) => LatencyClass::Flush,
-            (Want::Write { .. } | Want::Discard { .. } | Want::WriteZeroes { .. }, _) => {
-                LatencyClass::Write
-            }
-        }
-    }
-}
-
 /// What was made of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Judged {
-    /// For the engine.
+    /// For the engine. Its data is in the segments that the chain still has.
     Request(BlockRequest),
     /// The serial number is wanted.
     Identify,
