@@ -81,19 +81,17 @@ impl Engine {
         if chosen.len() < wanted && (self.is_short_of_segments() || has_dirty) {
             self.writeback.is_urgent = true;
         }
-        let mut keeps_nothing = false;
-        if chosen.is_empty() && self.is_room_exhausted() && !self.can_writeback_help() {
-            keeps_nothing = true;
+        let is_hopeless = !self.can_writeback_help();
+        // As long as no write waits for it, room is not worth what is to be kept.
+        let keeps_nothing = chosen.is_empty() && self.is_room_exhausted() && is_hopeless;
+        if keeps_nothing {
             chosen = held.iter().take(wanted).map(|candidate| candidate.id).collect();
         }
         if chosen.is_empty() && self.is_short_of_segments() {
             let since = *self.reclaim.in_vain_since.get_or_insert(self.now);
             let is_stuck = since.after_ms(IN_VAIN_MS) <= self.now;
-            let is_hopeless = !self.can_writeback_help();
             if is_stuck || is_hopeless {
                 let divisor = if is_stuck { STUCK_DIVISOR } else { MOSTLY_DEAD_DIVISOR };
-                // As long as no write waits for it, room is not worth what is to be kept.
-                keeps_nothing = is_hopeless && self.is_room_exhausted();
                 chosen = self.least_dirty(&candidates, divisor);
             }
         } else {
