@@ -99,7 +99,9 @@ pub(crate) trait FrontEnd {
     fn handle_reply(&mut self, context: &mut FrontContext<'_>, reply: ClientReply);
 
     /// The state of a range, in runs of blocks from its start on: what a block status asked for.
-    fn handle_block_status(&mut self, number: u32, runs: &[(u64, u64, BlockState)]);
+    fn handle_block_status(&mut self, _number: u32, _runs: &[(u64, u64, BlockState)]) {
+        panic!("the state of blocks that was never asked for");
+    }
 
     /// Sends what is due, resumes what was stalled, and asks for more. To be called when all
     /// replies of a round are in, so that they leave together.
@@ -112,10 +114,12 @@ pub(crate) trait FrontEnd {
     fn has_work(&self) -> bool;
 
     /// Does what is due by now.
-    fn handle_time(&mut self, context: &mut FrontContext<'_>);
+    fn handle_time(&mut self, _context: &mut FrontContext<'_>) {}
 
     /// When to call [`FrontEnd::handle_time`] next.
-    fn next_wakeup(&self) -> Option<Time>;
+    fn next_wakeup(&self) -> Option<Time> {
+        None
+    }
 
     /// Takes no new clients and no new requests; replies that are due still go out.
     fn begin_shutdown(&mut self);

@@ -15,11 +15,11 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 
 use io_uring::types::Fd;
 use io_uring::{IoUring, opcode, squeue};
-use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use zerocopy::IntoBytes;
 
@@ -160,36 +160,12 @@ impl Channel for CharacterDevice {
         self.queues[usize::from(place.queue)].get(place.tag)
     }
 
-    fn take_payload(&self, place: Place, mut into: &mut [u8]) -> io::Result<()> {
-        let mut offset = abi::payload_offset(place.queue, place.tag);
-        while !into.is_empty() {
-            match rustix::io::pread(&self.file, &mut *into, offset) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => {
-                    into = &mut into[count..];
-                    offset += count as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+    fn take_payload(&self, place: Place, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_exact_at(into, abi::payload_offset(place.queue, place.tag))
     }
 
-    fn give_payload(&self, place: Place, mut from: &[u8]) -> io::Result<()> {
-        let mut offset = abi::payload_offset(place.queue, place.tag);
-        while !from.is_empty() {
-            match rustix::io::pwrite(&self.file, from, offset) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    from = &from[count..];
-                    offset += count as u64;
-                }
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-        Ok(())
+    fn give_payload(&self, place: Place, from: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(from, abi::payload_offset(place.queue, place.tag))
     }
 
     fn fetch(&mut self, ring: &mut Ring, token: Token, place: Place) {

@@ -26,7 +26,6 @@ mod tests;
 use std::collections::VecDeque;
 use std::thread;
 
-use forebay_engine::status::BlockState;
 use forebay_engine::units::Time;
 
 use self::control::Control;
@@ -410,10 +409,6 @@ impl FrontEnd for UblkFrontEnd {
         self.commit(context.ring, slot, result);
     }
 
-    fn handle_block_status(&mut self, _: u32, _: &[(u64, u64, BlockState)]) {
-        panic!("the driver never asks for block status");
-    }
-
     fn flush(&mut self, context: &mut FrontContext<'_>) {
         while let Some(slot) = self.memory_waiters.pop_front() {
             let state = std::mem::replace(&mut self.slots[slot as usize].state, SlotState::Idle);
@@ -434,12 +429,6 @@ impl FrontEnd for UblkFrontEnd {
 
     fn has_work(&self) -> bool {
         !self.demands.is_empty()
-    }
-
-    fn handle_time(&mut self, _: &mut FrontContext<'_>) {}
-
-    fn next_wakeup(&self) -> Option<Time> {
-        None
     }
 
     fn begin_shutdown(&mut self) {

@@ -38,7 +38,6 @@ use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use forebay_engine::status::BlockState;
 use forebay_engine::units::Time;
 
 use self::device::{DEVICE_COUNT_MAX, Device, Place, RequestPlace};
@@ -470,10 +469,6 @@ impl FrontEnd for VhostUserFrontEnd {
         }
     }
 
-    fn handle_block_status(&mut self, _: u32, _: &[(u64, u64, BlockState)]) {
-        panic!("virtio has no block status");
-    }
-
     fn flush(&mut self, context: &mut FrontContext<'_>) {
         self.resume(context);
         for _ in 0..self.due.len() {
@@ -497,12 +492,6 @@ impl FrontEnd for VhostUserFrontEnd {
 
     fn has_work(&self) -> bool {
         !self.demands.is_empty() || !self.touched.is_empty() || !self.due.is_empty()
-    }
-
-    fn handle_time(&mut self, _: &mut FrontContext<'_>) {}
-
-    fn next_wakeup(&self) -> Option<Time> {
-        None
     }
 
     /// What is in the rings stays there: the next server takes it.
