@@ -11,6 +11,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::FrontEndKind;
+use crate::admin::api::Export;
 use crate::admin::socket;
 use crate::exit::Failure;
 
@@ -53,6 +54,19 @@ pub(crate) struct Device {
 }
 
 impl Device {
+    /// One that the daemon itself has made of an export.
+    pub(crate) fn of_ublk(export: &Export, device: &str) -> Device {
+        Device {
+            name: export.name.clone(),
+            device: device.into(),
+            link: None,
+            size_bytes: export.size_bytes,
+            front_end: FrontEndKind::Ublk,
+            client_pid: None,
+            fuse_folder: None,
+        }
+    }
+
     /// What to call it: its stable name if it has one.
     pub(crate) fn path(&self) -> &Path {
         self.link.as_deref().unwrap_or(&self.device)

@@ -67,19 +67,11 @@ fn devices(record: Option<&Record>, daemon: Option<&AdminClient>) -> Result<Vec<
     let mut devices: Vec<Device> = remembered.filter(block_devices::has_remains).collect();
     let Some(daemon) = daemon else { return Ok(devices) };
     for export in client::block_on(daemon.status())??.exports {
-        let Some(path) = export.block_device else { continue };
+        let Some(path) = &export.block_device else { continue };
         if devices.iter().any(|device| device.device.as_os_str() == path.as_str()) {
             continue;
         }
-        devices.push(Device {
-            name: export.name,
-            device: path.into(),
-            link: None,
-            size_bytes: export.size_bytes,
-            front_end: FrontEndKind::Ublk,
-            client_pid: None,
-            fuse_folder: None,
-        });
+        devices.push(Device::of_ublk(&export, path));
     }
     Ok(devices)
 }

@@ -234,8 +234,7 @@ fn make_devices(set: &Set, served: &Served, record: &mut Record) -> Result<Vec<S
             continue;
         }
         let known = record.devices.iter().position(|device| device.name == *name);
-        let mut device = match make_device(set, served, known.map(|at| &record.devices[at]), export)
-        {
+        let device = match make_device(set, served, known.map(|at| &record.devices[at]), export) {
             Ok(device) => device,
             Err(failure) => {
                 troubles.push(format!("volume `{name}` has no block device: {failure}"));
@@ -245,12 +244,12 @@ fn make_devices(set: &Set, served: &Served, record: &mut Record) -> Result<Vec<S
         if let Some(at) = known {
             record.devices.remove(at);
         }
-        record.devices.push(device.clone());
+        record.devices.push(device);
         record.save(set.name())?;
-        if let Err(failure) = link::make(&mut device) {
+        let device = record.devices.last_mut().expect("pushed above");
+        if let Err(failure) = link::make(device) {
             eprintln!("forebay: warning: `{name}` has no stable name: {failure}");
         }
-        *record.devices.last_mut().expect("pushed above") = device;
         record.save(set.name())?;
     }
     Ok(troubles)
@@ -263,15 +262,7 @@ fn make_device(
     export: &Export,
 ) -> Result<Device, Failure> {
     if let Some(path) = &export.block_device {
-        return Ok(Device {
-            name: export.name.clone(),
-            device: path.into(),
-            link: None,
-            size_bytes: export.size_bytes,
-            front_end: FrontEndKind::Ublk,
-            client_pid: None,
-            fuse_folder: None,
-        });
+        return Ok(Device::of_ublk(export, path));
     }
     if let Some(known) = known {
         return Ok(known.clone());
