@@ -38,6 +38,23 @@ must() {
     }
 }
 
+# refused NAME STATUS WORDS COMMAND...: a command that has to end so, and to say so.
+refused() {
+    step=$1 wanted=$2 words=$3
+    shift 3
+    "$@" >/run/output 2>&1
+    status=$?
+    [ $status = $wanted ] || failed "$step" "$* ended with $status: $(cat /run/output)"
+    grep -q "$words" /run/output || failed "$step" "$(cat /run/output)"
+    tail -n 1 /run/output
+    ok "$step"
+}
+
+# has_ended: the daemon has. It stays in the table of processes until it is waited for.
+has_ended() {
+    [ ! -e /proc/$DAEMON ] || grep -q '^State:.Z' /proc/$DAEMON/status
+}
+
 # until_true NAME COMMAND...: waits for a command to succeed.
 until_true() {
     what=$1

@@ -7,19 +7,6 @@ DEVICE=/dev/ublkb0
 # A kill may come at any of its steps, so a start waits for more than elsewhere.
 PATIENCE=120
 
-# refused NAME WORDS COMMAND...: a command that has to fail and to say so.
-refused() {
-    step=$1
-    words=$2
-    shift 2
-    if "$@" >/run/output 2>&1; then
-        failed "$step" "$* was not refused"
-    fi
-    grep -q "$words" /run/output || failed "$step" "$(cat /run/output)"
-    echo "$(tail -n 1 /run/output)"
-    ok "$step"
-}
-
 # serve OPTION...: starts the daemon, and waits until the device can be used.
 serve() {
     rm -f /run/serve.out
@@ -31,11 +18,6 @@ serve() {
 
 is_served_or_dead() {
     grep -q $DEVICE /run/serve.out || has_ended
-}
-
-# It stays in the table of processes until it is waited for.
-has_ended() {
-    ! kill -0 $DAEMON || grep -q '^State:.Z' /proc/$DAEMON/status
 }
 
 # stop: as systemd does it.
@@ -90,10 +72,10 @@ must "format" forebay format $CACHE
 must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
 
 # Without the driver.
-refused "no driver" "modprobe ublk_drv" \
+refused "no driver" 4 "modprobe ublk_drv" \
     forebay serve $CACHE --state-dir $STATE --ublk home=0
 must "driver" modprobe ublk_drv
-refused "no such volume" "no .away. to serve" \
+refused "no such volume" 4 "no .away. to serve" \
     forebay serve $CACHE --state-dir $STATE --ublk away=0
 
 # What the kernel knows of the device.
@@ -175,13 +157,13 @@ usleep 300000
 [ ! -e /run/during ] || failed "kept" "a write ended without a server"
 # It belongs to this volume alone.
 truncate -s 64M /run/other
-refused "the device of another" "forebay made it for something else" \
+refused "the device of another" 3 "forebay made it for something else" \
     forebay serve --bare other=/run/other --ublk other=0
 serve --ublk home
 wait $WRITER
 [ -e /run/during ] && [ "$(cat $MOUNT/before)" = before ] || failed "kept" "a write was lost"
 ok "a stop while mounted keeps the device for the next server"
-refused "twice" "is in use" forebay serve $CACHE --state-dir $STATE --ublk home=1
+refused "twice" 3 "is in use" forebay serve $CACHE --state-dir $STATE --ublk home=1
 must "unmount" umount $MOUNT
 # So does one that a process has open without having it alone.
 sleep 600 <$DEVICE &

@@ -14,18 +14,6 @@ up() {
         failed "up $*" "it ended with $?: $(cat /run/up.err)"
 }
 
-# refused NAME STATUS WORDS COMMAND...: a command that has to end so, and to say so.
-refused() {
-    step=$1 wanted=$2 words=$3
-    shift 3
-    "$@" >/run/output 2>&1
-    status=$?
-    [ $status = $wanted ] || failed "$step" "$* ended with $status: $(cat /run/output)"
-    grep -q "$words" /run/output || failed "$step" "$(cat /run/output)"
-    tail -n 1 /run/output
-    ok "$step"
-}
-
 # is_up NAME FRONT_END: what `up` printed.
 is_up() {
     [ "$(grep '^home ' /run/up.out)" = "home $LINK ($2)" ] || failed "$1" "$(cat /run/up.out)"
@@ -41,11 +29,7 @@ daemon() {
 kill_daemon() {
     DAEMON=$(daemon)
     kill -9 $DAEMON || failed "kill" "no daemon: $DAEMON"
-    until_true "kill" is_gone
-}
-
-is_gone() {
-    [ ! -e /proc/$DAEMON ] || grep -q '^State:.Z' /proc/$DAEMON/status
+    until_true "kill" has_ended
 }
 
 # is_down NAME DEVICE
