@@ -162,13 +162,8 @@ impl FrontEnds {
     /// The front end of a request, and the request's number there.
     fn of_number(&mut self, number: u32) -> (&mut dyn FrontEnd, u32) {
         let place = (number >> NUMBER_BITS) as usize;
-        let [nbd, ublk, vhost_user] = self.all_mut();
-        let front = match place {
-            0 => nbd,
-            1 => ublk,
-            2 => vhost_user,
-            _ => panic!("a reply to a request that was never made"),
-        };
+        let front = self.all_mut().into_iter().nth(place);
+        let front = front.expect("a reply is to a request that was made");
         (front, number & ((1 << NUMBER_BITS) - 1))
     }
 }

@@ -44,6 +44,23 @@ pub(crate) struct ExportFacts {
     pub(crate) identity: u64,
 }
 
+#[cfg(test)]
+impl ExportFacts {
+    /// A volume of 64 MiB for tests of front ends.
+    pub(crate) fn example() -> ExportFacts {
+        ExportFacts {
+            name: "home".into(),
+            device: "/dev/null".into(),
+            size_bytes: 64 << 20,
+            logical_block_bytes: 512,
+            optimal_io_bytes: 0,
+            is_read_only: false,
+            is_rotational: false,
+            identity: device_identity("/dev/null"),
+        }
+    }
+}
+
 /// What begins every identity, in its upper half: ASCII `frby`.
 const IDENTITY_MARK: u64 = 0x6672_6279 << 32;
 
@@ -64,6 +81,15 @@ fn identity(text: &[u8]) -> u64 {
     IDENTITY_MARK | crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, text)
 }
 
+/// Why a front end cannot have an export for itself.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum NotClaimable {
+    /// There is none of this name, but these.
+    Unknown { known: Vec<String> },
+    /// A front end has it already.
+    Taken,
+}
+
 /// One export.
 pub(crate) struct Export {
     pub(crate) facts: ExportFacts,
@@ -78,11 +104,6 @@ pub(crate) struct Export {
 }
 
 impl Export {
-    /// Whether a front end has it for itself.
-    pub(crate) fn is_taken(&self) -> bool {
-        self.taken.is_some()
-    }
-
     /// Why it cannot be connected to, if it cannot.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let is_detaching = self.is_detaching.then(|| "it is being detached".to_owned());
@@ -124,6 +145,15 @@ impl ExportTable {
         self.exports.push(export);
         self.offer();
         Ok(number)
+    }
+
+    /// The export of this name, for a front end that wants it for itself.
+    pub(crate) fn claimable(&self, name: &str) -> Result<ExportNumber, NotClaimable> {
+        let Some(number) = self.named(name) else {
+            let known = self.iter().map(|(_, export)| export.facts.name.clone()).collect();
+            return Err(NotClaimable::Unknown { known });
+        };
+        if self[number].taken.is_some() { Err(NotClaimable::Taken) } else { Ok(number) }
     }
 
     /// Gives an export to one front end alone; clients of others are told why.

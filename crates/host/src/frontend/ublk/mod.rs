@@ -36,7 +36,7 @@ use super::block_request::Active;
 use super::log_once::LogOnce;
 use super::{ClientReply, Demand, FrontContext, FrontEnd};
 use crate::ring::Ring;
-use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::handle::{Message, ShardHandle};
 use crate::shard::status::ConnectionReport;
 
@@ -122,14 +122,11 @@ impl UblkFrontEnd {
         }
         let control = &mut Control::open()?;
         for option in options {
-            let Some(number) = exports.named(&option.name) else {
-                let known = exports.iter().map(|(_, export)| export.facts.name.clone());
-                let (name, known) = (option.name.clone(), known.collect());
-                return Err(UblkError::UnknownExport { name, known });
-            };
-            if self.devices.iter().any(|device| device.export == number) {
-                return Err(UblkError::Twice { name: option.name.clone() });
-            }
+            let name = || option.name.clone();
+            let number = exports.claimable(&option.name).map_err(|reason| match reason {
+                NotClaimable::Unknown { known } => UblkError::UnknownExport { name: name(), known },
+                NotClaimable::Taken => UblkError::Twice { name: name() },
+            })?;
             let same = |device: &Device| device.wanted.number == option.number;
             if let Some(number) = option.number
                 && self.devices.iter().any(same)

@@ -18,7 +18,7 @@ use crate::buffer_pool::{BufferPool, Owner};
 use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
 use crate::ring::{Ring, Token, WakeUp};
 use crate::shard::MemoryOptions;
-use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target, device_identity};
+use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target};
 use crate::shard::handle::ShardHandle;
 
 const DEPTH: u16 = 4;
@@ -98,16 +98,7 @@ impl World {
         let wake_up = Arc::new(WakeUp::new().unwrap());
         let (handle, _) = ShardHandle::new(wake_up);
         let mut exports = ExportTable::new();
-        let facts = ExportFacts {
-            name: "home".into(),
-            device: "/dev/null".into(),
-            size_bytes: 64 << 20,
-            logical_block_bytes: 512,
-            optimal_io_bytes: 0,
-            is_read_only: false,
-            is_rotational: false,
-            identity: device_identity("/dev/null"),
-        };
+        let facts = ExportFacts::example();
         let geometry = Geometry::of(&facts);
         let export = exports.add(facts, Target::Volume(VolumeSlot(0)), None).unwrap();
         exports.claim(export, TAKEN);

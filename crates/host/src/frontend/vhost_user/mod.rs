@@ -49,7 +49,7 @@ use super::log_once::LogOnce;
 use super::{ClientReply, Demand, FrontContext, FrontEnd, NUMBER_BITS};
 use crate::listen::Listener;
 use crate::ring::Completion;
-use crate::shard::exports::{ExportNumber, ExportTable};
+use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::status::ConnectionReport;
 
 pub use self::error::VhostUserError;
@@ -110,13 +110,13 @@ impl VhostUserFrontEnd {
         }
         for (option, listener) in options.iter().zip(listeners) {
             let (name, path) = (option.name.clone(), option.path.clone());
-            let Some(number) = exports.named(&name) else {
-                let known = exports.iter().map(|(_, export)| export.facts.name.clone()).collect();
-                return Err(VhostUserError::UnknownExport { name, path, known });
+            let number = match exports.claimable(&name) {
+                Ok(number) => number,
+                Err(NotClaimable::Unknown { known }) => {
+                    return Err(VhostUserError::UnknownExport { name, path, known });
+                }
+                Err(NotClaimable::Taken) => return Err(VhostUserError::Twice { name, path }),
             };
-            if exports[number].is_taken() {
-                return Err(VhostUserError::Twice { name, path });
-            }
             exports.claim(number, TAKEN);
             let geometry = Geometry::of(&exports[number].facts);
             let mut device = Device::new(self.devices.len(), number, &name, path, geometry);

@@ -28,7 +28,7 @@ use crate::buffer_pool::BufferPool;
 use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
 use crate::ring::{Ring, Token};
 use crate::shard::MemoryOptions;
-use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target, device_identity};
+use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target};
 
 const CLIENT_BYTES: u64 = 64 << 20;
 /// Guest memory: where it is for the guest, for the front end, and how much of it there is.
@@ -106,16 +106,7 @@ impl World {
     /// Connected, and nothing said yet.
     fn new() -> World {
         let mut exports = ExportTable::new();
-        let facts = ExportFacts {
-            name: "home".into(),
-            device: "/dev/null".into(),
-            size_bytes: 64 << 20,
-            logical_block_bytes: 512,
-            optimal_io_bytes: 0,
-            is_read_only: false,
-            is_rotational: false,
-            identity: device_identity("/dev/null"),
-        };
+        let facts = ExportFacts::example();
         let geometry = Geometry::of(&facts);
         let export = exports.add(facts, Target::Volume(VolumeSlot(0)), None).unwrap();
         exports.claim(export, TAKEN);
