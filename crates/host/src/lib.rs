@@ -38,6 +38,7 @@ mod frontend;
 mod listen;
 pub mod offline;
 pub mod probe;
+pub mod processes;
 pub mod recording;
 mod ring;
 pub mod set;

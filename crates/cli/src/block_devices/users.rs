@@ -4,13 +4,13 @@
 //! three questions are asked. Whoever begins to use a device after the answers is not seen: what
 //! takes it away has to cope with that.
 
-use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_host::probe::{OpenError, check_unused};
+use forebay_host::processes::others_with;
 use rustix::fs::OFlags;
 
 use super::record::Device;
@@ -71,24 +71,8 @@ fn nodes(device: &Path) -> Vec<PathBuf> {
 /// Number and name of a process that has one of these open. What it has open is only read as text:
 /// to look at the file itself could wait for whoever serves it.
 fn process_with(nodes: &[PathBuf]) -> Option<String> {
-    let own = OsString::from(std::process::id().to_string());
-    let processes = fs::read_dir("/proc").ok()?.flatten().filter(|entry| {
-        let name = entry.file_name();
-        name != own && name.to_str().is_some_and(|name| name.parse::<u32>().is_ok())
-    });
-    for process in processes {
-        let files = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let mut targets = files.filter_map(|file| fs::read_link(file.path()).ok());
-        if !targets.any(|target| nodes.contains(&target)) {
-            continue;
-        }
-        let name = fs::read_to_string(process.path().join("comm")).unwrap_or_default();
-        if name.trim_end() != NBD_CLIENT {
-            let number = process.file_name();
-            return Some(format!("{} ({})", number.to_string_lossy(), name.trim_end()));
-        }
-    }
-    None
+    let mut processes = others_with(|_, target| nodes.iter().any(|node| node == target));
+    Some(processes.find(|process| process.name() != NBD_CLIENT)?.to_string())
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use super::control::{Control, needed_features};
 use super::error::{UblkError, block_path, character_path};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
 use crate::probe::{OpenError, check_unused, with_partitions};
+use crate::processes::{Process, others_with};
 
 /// How long the kernel may take to let go of a server that has died. Its transfers must end first:
 /// a minute is twice the limit of a SCSI disk. Measured: 10 to 100 ms when none hangs.
@@ -174,11 +175,8 @@ fn find(control: &mut Control, identity: u64) -> Option<u32> {
 
 /// Number and name of a process, if it lives.
 fn living_process(process: i32) -> Option<String> {
-    if process <= 0 {
-        return None;
-    }
-    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).ok()?;
-    Some(format!("{process} ({})", name.trim_end()))
+    let number = u32::try_from(process).ok()?;
+    Some(Process::living(number)?.to_string())
 }
 
 /// Brings the device to life. Every step that the shard must know of is told to `tell`.
@@ -409,26 +407,12 @@ fn hold(path: &Path) -> Result<File, String> {
 /// Another process that has the disk or a partition of it open.
 fn opener(disk: &File) -> Option<String> {
     let numbers = with_partitions(disk.metadata().ok()?.rdev());
-    let own = std::process::id();
-    let processes = std::fs::read_dir("/proc").ok()?.filter_map(|entry| {
-        entry.ok()?.file_name().to_str()?.parse::<u32>().ok().filter(|process| *process != own)
-    });
-    for process in processes {
-        // A process that has just ended has no list.
-        let descriptors = std::fs::read_dir(format!("/proc/{process}/fd"));
-        let is_open = descriptors.into_iter().flatten().any(|descriptor| {
-            let Ok(path) = descriptor.map(|entry| entry.path()) else { return false };
-            // Nothing is asked of files elsewhere: a lost file server might never answer.
-            let is_device = std::fs::read_link(&path).is_ok_and(|link| link.starts_with("/dev"));
-            let metadata = if is_device { std::fs::metadata(&path).ok() } else { None };
-            metadata.is_some_and(|m| m.file_type().is_block_device() && numbers.contains(&m.rdev()))
-        });
-        if is_open {
-            let name = living_process(process as i32).unwrap_or_else(|| process.to_string());
-            return Some(format!("process {name}"));
-        }
-    }
-    None
+    let is_it = |link: &Path, target: &Path| {
+        // Nothing is asked of files elsewhere: a lost file server might never answer.
+        let metadata = if target.starts_with("/dev") { std::fs::metadata(link).ok() } else { None };
+        metadata.is_some_and(|m| m.file_type().is_block_device() && numbers.contains(&m.rdev()))
+    };
+    others_with(is_it).next().map(|process| format!("process {process}"))
 }
 
 #[cfg(test)]
