@@ -4,6 +4,7 @@
 use serde::Serialize;
 
 use super::contender::Contender;
+use super::fairness;
 use super::flushed;
 use super::forebay::Order;
 use super::full;
@@ -136,6 +137,13 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
     }
     if let Some(rows) = &report.sequential {
         bounds.extend(rows.iter().flat_map(sequential_bounds));
+    }
+    if let Some(rows) = &report.fairness {
+        bounds.extend(rows.iter().map(|row| {
+            let work = format!("two equal clients, {}: less over more", row.work.title());
+            let measured = row.spread(fairness::Sample::less_over_more);
+            Bound::new(work, Limit::AtLeast(0.9), "", measured)
+        }));
     }
     bounds
 }

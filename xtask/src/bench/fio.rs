@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 
 use super::interrupt;
@@ -97,7 +97,19 @@ pub(super) fn run_over_nbd(job: &Job, uri: &str, folder: &Path) -> anyhow::Resul
     run(command_over_nbd(job, uri), folder)
 }
 
-/// The same, and what was completed in each second.
+/// Runs `job` twice at once, each over a connection of its own.
+pub(super) fn run_two_over_nbd(
+    job: &Job,
+    uri: &str,
+    folder: &Path,
+) -> anyhow::Result<[Figures; 2]> {
+    let mut command = command_over_nbd(job, uri);
+    command.args(["--numjobs=2", "--thread"]);
+    let both = run_jobs(command, folder)?;
+    both.try_into().map_err(|jobs: Vec<Figures>| anyhow!("fio ran {} jobs, not 2", jobs.len()))
+}
+
+/// The same as [`run_over_nbd`], and what was completed in each second.
 pub(super) fn run_with_timeline(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Timeline> {
     let mut command = command_over_nbd(job, uri);
     command.args(["--write_iops_log=timeline", "--log_avg_msec=1000"]);
@@ -209,7 +221,11 @@ fn command(job: &Job) -> Command {
     command
 }
 
-fn run(mut command: Command, folder: &Path) -> anyhow::Result<Figures> {
+fn run(command: Command, folder: &Path) -> anyhow::Result<Figures> {
+    run_jobs(command, folder)?.into_iter().next().context("fio ran no job")
+}
+
+fn run_jobs(mut command: Command, folder: &Path) -> anyhow::Result<Vec<Figures>> {
     let output: PathBuf = folder.join("fio.json");
     command.arg(format!("--output={}", output.display()));
     command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
@@ -265,14 +281,18 @@ impl Latency {
     }
 }
 
-fn figures(text: &str) -> anyhow::Result<Figures> {
+/// Of each job.
+fn figures(text: &str) -> anyhow::Result<Vec<Figures>> {
     // Notes may stand before the document.
     let start = text.find('{').context("fio printed no JSON")?;
     let document: Document =
         serde_json::from_str(&text[start..]).context("fio printed JSON that is not understood")?;
-    let job = document.jobs.first().context("fio ran no job")?;
+    document.jobs.iter().map(figures_of).collect()
+}
+
+fn figures_of(job: &JobResult) -> anyhow::Result<Figures> {
     if job.error != 0 {
-        bail!("fio ended with error {}: {text}", job.error);
+        bail!("a job of fio ended with error {}", job.error);
     }
     let requests = job.read.total_ios + job.write.total_ios;
     let seconds = job.read.runtime.max(job.write.runtime) as f64 / 1e3;
@@ -281,7 +301,7 @@ fn figures(text: &str) -> anyhow::Result<Figures> {
     let mean_us = busier.lat_ns.mean / 1e3;
     let flush_latency = job.sync.lat_ns.percentiles().filter(|_| job.sync.total_ios > 0);
     if requests == 0 || seconds == 0.0 {
-        bail!("fio did nothing: {text}");
+        bail!("a job of fio did nothing");
     }
     let iops = requests as f64 / seconds;
     Ok(Figures { requests, seconds, iops, mean_us, latency, flush_latency })
@@ -303,7 +323,8 @@ mod tests {
 
     #[test]
     fn figures_are_read_from_the_document() {
-        let figures = figures(OUTPUT).expect("it is whole");
+        let all = figures(OUTPUT).expect("it is whole");
+        let [figures] = &all[..] else { panic!("one job: {all:?}") };
         assert_eq!((figures.requests, figures.seconds, figures.iops), (5000, 2.0, 2500.0));
         assert_eq!(figures.mean_us, 12.5);
         assert_eq!((figures.latency.p50_us, figures.latency.p99_us), (11.0, 45.5));

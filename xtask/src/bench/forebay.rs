@@ -107,6 +107,8 @@ pub(super) struct Volume {
 
 #[derive(Clone, Deserialize)]
 pub(super) struct VolumeCounters {
+    pub(super) read_hit_bytes: u64,
+    pub(super) read_miss_bytes: u64,
     pub(super) writeback_block_count: u64,
     /// Writes of the origin.
     pub(super) writeback_io_count: u64,

@@ -75,7 +75,7 @@ impl Work {
             // Has no bound, so its end need not be that of the longest.
             (Work::Uniform, Order::Ordered) => 3,
             // Long enough to come to rest; the bounds speak of the course, not of its end.
-            (Work::Zipf | Work::Mixed | Work::FlushEach, _) => 4,
+            (Work::Zipf | Work::Mixed | Work::FlushEach, _) => 5,
         };
         full.div_ceil(parts).max(SECONDS_MIN).min(full)
     }

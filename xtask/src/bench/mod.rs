@@ -9,11 +9,13 @@ mod contender;
 mod document;
 mod drain;
 mod engine;
+mod fairness;
 mod fio;
 mod flushed;
 mod forebay;
 mod full;
 mod ground;
+mod guest;
 mod interrupt;
 mod machine;
 mod misses;
@@ -65,6 +67,8 @@ Examples:
   cargo xtask bench policies                            the policy alone, index and its memory;
                                                         writes docs/policy-figures.md
   cargo xtask bench policies --only sampling            a part of that, only printed
+  cargo xtask bench guest                               ublk and NBD by the kernel of a guest;
+                                                        writes docs/guest-figures.md
   cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
@@ -110,6 +114,9 @@ enum Other {
     /// Miss ratios of the policies, and what index and policy cost; writes
     /// docs/policy-figures.md
     Policies(policies::Options),
+    /// Hits over ublk, over the kernel's NBD client and on bare RAM disks, in a guest with a
+    /// kernel of its own; writes docs/guest-figures.md
+    Guest(guest::Options),
 }
 
 impl Options {
@@ -159,6 +166,8 @@ enum Part {
     Sequential,
     /// Time and writes that a drain takes
     Drain,
+    /// Two clients that do the same at once
+    Fairness,
 }
 
 impl Part {
@@ -174,6 +183,7 @@ impl Part {
             Part::Sync => synced::seconds(plan),
             Part::Sequential => sequential::seconds(plan),
             Part::Drain => drain::seconds(plan),
+            Part::Fairness => fairness::seconds(plan),
         };
         let value = self.to_possible_value().expect("no part is skipped");
         Estimate { part: value.get_name().to_owned(), seconds }
@@ -182,8 +192,10 @@ impl Part {
 
 /// Measures, prints, and writes the document.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
-    if let Some(Other::Policies(options)) = &options.other {
-        return policies::run(options);
+    match &options.other {
+        Some(Other::Policies(options)) => return policies::run(options),
+        Some(Other::Guest(options)) => return guest::run(options),
+        None => {}
     }
     let started = Instant::now();
     let workspace = Workspace::load()?;
@@ -215,6 +227,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         sync: None,
         sequential: None,
         drain: None,
+        fairness: None,
         engine: None,
         bounds: Vec::new(),
     };
@@ -297,7 +310,8 @@ impl Scene<'_> {
                 | Part::Misses
                 | Part::Sync
                 | Part::Sequential
-                | Part::Drain => {
+                | Part::Drain
+                | Part::Fairness => {
                     self.measure_on_slow_origins(part, progress, report)?;
                 }
             }
@@ -318,6 +332,7 @@ impl Scene<'_> {
             Part::Sync => (synced::SIZES.ram_bytes(), synced::disk_bytes()),
             Part::Sequential => (sequential::SIZES.ram_bytes(), sequential::SIZES.disk_bytes()),
             Part::Drain => (drain::ram_bytes(plan), drain::disk_bytes(plan)),
+            Part::Fairness => (fairness::SIZES.ram_bytes(), fairness::SIZES.disk_bytes()),
             _ => (full::SIZES.ram_bytes(), full::SIZES.disk_bytes()),
         };
         let ram = self.ground(Medium::Ram, ram_bytes, report)?;
@@ -331,6 +346,9 @@ impl Scene<'_> {
                 report.sequential = Some(sequential::measure(bench, plan, progress)?);
             }
             Part::Drain => report.drain = Some(drain::measure(bench, plan, progress)?),
+            Part::Fairness => {
+                report.fairness = Some(fairness::measure(bench, plan, progress)?);
+            }
             _ => report.full = Some(full::measure(bench, plan, progress)?),
         }
         Ok(())

@@ -8,7 +8,7 @@ use super::ground::Ground;
 use super::machine::Machine;
 use super::plan::Plan;
 use super::recovery::Recovery;
-use super::{drain, flushed, full, misses, nbd, sequential, ssd_bytes, synced};
+use super::{drain, fairness, flushed, full, misses, nbd, sequential, ssd_bytes, synced};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -30,6 +30,7 @@ pub(super) struct Report {
     pub(super) sync: Option<Vec<synced::Phase>>,
     pub(super) sequential: Option<Vec<sequential::Row>>,
     pub(super) drain: Option<Vec<drain::Row>>,
+    pub(super) fairness: Option<Vec<fairness::Row>>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,

@@ -29,7 +29,8 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 8] = [
+const SCRIPTS: [(&str, &str); 9] = [
+    ("figures.sh", include_str!("../../vm/figures.sh")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),

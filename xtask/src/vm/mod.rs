@@ -19,7 +19,7 @@ mod stage;
 mod supplies;
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
@@ -69,17 +69,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     }
     let chosen = choose(&options.names)?;
     let workspace = Workspace::load()?;
-    packages::prepare(Purpose::Guests, Install::IfPossible)?;
-    let mut build = process::cargo();
-    build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
-    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
-        bail!("forebay cannot be built");
-    }
-    let target = workspace.metadata.target_directory.as_std_path();
     let effort = if options.long { Effort::Long } else { Effort::Short };
     let started = Instant::now();
-    let theatre = prepare(target, &target.join("release/forebay"), effort, Fetch::IfMissing)
-        .context("a guest cannot be had on this machine; missing")?;
+    let theatre = build(&workspace, effort)?;
     let mut report = Report::default();
     play(&theatre, &chosen, &mut report);
     let seconds = started.elapsed().as_secs();
@@ -89,6 +81,36 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     }
     println!("{} passed, {} failed", report.passed_count, report.failed.len());
     Ok(if report.failed.is_empty() { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Boots a guest for figures, and has it run one script. Lines go to `at_line`; a finding that is
+/// not as it should be is an error.
+pub(crate) fn measure(
+    workspace: &Workspace,
+    script: &str,
+    time_max: Duration,
+    at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    const FIGURES: Scenario = Scenario { name: "figures", about: "", disks: &[], run: |_| Ok(()) };
+    let theatre = build(workspace, Effort::Short)?;
+    let mut report = Report::default();
+    let mut stage = Stage::new(&theatre, &FIGURES, &mut report)?;
+    let mut guest = stage.boot()?;
+    stage.script_with(&mut guest, script, time_max, at_line)?;
+    guest.power_off()
+}
+
+/// Builds the program, and gets all that guests are made of.
+fn build(workspace: &Workspace, effort: Effort) -> anyhow::Result<Theatre> {
+    packages::prepare(Purpose::Guests, Install::IfPossible)?;
+    let mut build = process::cargo();
+    build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
+    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
+        bail!("forebay cannot be built");
+    }
+    let target = workspace.metadata.target_directory.as_std_path();
+    prepare(target, &target.join("release/forebay"), effort, Fetch::IfMissing)
+        .context("a guest cannot be had on this machine; missing")
 }
 
 /// Runs all scenarios as a part of the tests, with the binary that these use. What is missing is a

@@ -7,7 +7,7 @@ use super::super::forebay::Order;
 use super::super::report::Report;
 use super::super::slow::mean;
 use super::super::spread::number;
-use super::super::{drain, flushed, full, misses, sequential};
+use super::super::{drain, fairness, flushed, full, misses, sequential};
 use super::{cell, synced, table};
 
 /// All of it, as far as it was measured.
@@ -19,6 +19,7 @@ pub(super) fn text(report: &Report) -> String {
         report.sync.as_deref().map(|phases| synced::text(phases, report)),
         report.sequential.as_deref().map(sequential_table),
         report.drain.as_deref().map(|rows| drain_table(rows, report)),
+        report.fairness.as_deref().map(|rows| fairness_table(rows, report)),
     ];
     let parts: String = parts.into_iter().flatten().collect();
     if parts.is_empty() {
@@ -34,6 +35,38 @@ their length. A bare device is served by the same front end.
 "
     .to_owned()
         + &parts
+}
+
+fn fairness_table(rows: &[fairness::Row], report: &Report) -> String {
+    let header = [
+        "both do",
+        "IOPS of both",
+        "less over more",
+        "p99 of one over that of the other",
+        "reads that hit",
+    ];
+    let lines = rows.iter().map(|row| {
+        vec![
+            row.work.title().to_owned(),
+            cell(row.spread(fairness::Sample::iops), 0),
+            cell(row.spread(fairness::Sample::less_over_more), 2),
+            cell(row.spread(fairness::Sample::p99_ratio), 2),
+            cell(row.spread(|sample| sample.hit_ratio), 2),
+        ]
+    });
+    format!(
+        "\
+### Two clients at once
+
+Two clients do the same on one volume, each over a connection of its own, with random blocks of
+4 KiB of the emulated hard disk for {} s: what the one with less gets over what the other one gets.
+The cache has {} MiB, and is full of dirty data before writes are measured.
+
+{}",
+        fairness::phase_seconds(report.plan),
+        fairness::SIZES.cache_bytes >> 20,
+        table(&header, lines),
+    )
 }
 
 /// How many seconds a column of a chart, and a figure of a course stand for.

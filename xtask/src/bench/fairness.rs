@@ -1,0 +1,190 @@
+//! Two clients that do the same on one volume, each over a connection of its own: what each gets.
+
+use serde::{Deserialize, Serialize};
+
+use super::fio::{self, End, Figures, Job};
+use super::forebay::{Daemon, Order, Program};
+use super::interrupt;
+use super::plan::{Pace, Plan};
+use super::progress::Progress;
+use super::slow::{Bench, Fill, Origin, Sizes};
+use super::spread::Spread;
+
+pub(super) const SIZES: Sizes =
+    Sizes { origin_bytes: 2 << 30, fill: Fill::Holes, cache_bytes: 256 << 20 };
+const BLOCK_BYTES: u64 = 4096;
+/// What is read again and again; it fits the cache.
+const HIT_BYTES: u64 = 128 << 20;
+const FILL_BLOCK_BYTES: u64 = 64 << 10;
+const FILL_DEPTH: u32 = 16;
+/// What it takes to prepare a phase on an ordinary machine.
+const PHASE_SECONDS: u64 = 3;
+/// As in [`Work::Writes`], before that is measured: the cache is full of dirty data then.
+const FULL_SECONDS: u64 = 8;
+
+/// What both clients do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Work {
+    Hits,
+    Misses,
+    Writes,
+}
+
+impl Work {
+    const ALL: [Work; 3] = [Work::Hits, Work::Misses, Work::Writes];
+
+    pub(super) fn title(self) -> &'static str {
+        match self {
+            Work::Hits => "random reads that hit, QD32 each",
+            Work::Misses => "random reads that miss, QD4 each",
+            Work::Writes => "random writes past a full cache, QD32 each",
+        }
+    }
+
+    fn job(self, seconds: u64) -> Job {
+        let (pattern, depth, span_bytes) = match self {
+            Work::Hits => ("randread", 32, HIT_BYTES),
+            Work::Misses => ("randread", 4, SIZES.origin_bytes),
+            Work::Writes => ("randwrite", 32, SIZES.origin_bytes),
+        };
+        let end = End::Time { seconds };
+        let (block_bytes, start_bytes, more) = (BLOCK_BYTES, 0, fio::REPEATS);
+        Job { pattern, block_bytes, depth, start_bytes, span_bytes, end, more }
+    }
+
+    /// What comes before.
+    fn preparation(self) -> Option<Job> {
+        match self {
+            Work::Hits => Some(Job {
+                block_bytes: FILL_BLOCK_BYTES,
+                depth: FILL_DEPTH,
+                end: End::Bytes(HIT_BYTES),
+                more: &[],
+                ..self.job(0)
+            }),
+            Work::Misses => None,
+            Work::Writes => Some(self.job(FULL_SECONDS)),
+        }
+    }
+}
+
+/// Both clients at once.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Sample {
+    pub(super) clients: [Figures; 2],
+    /// Bytes of reads and writes that the cache answered, of all.
+    pub(super) hit_ratio: f64,
+}
+
+impl Sample {
+    /// What the client with less gets, over what the other one gets.
+    pub(super) fn less_over_more(&self) -> f64 {
+        let [one, other] = self.clients.each_ref().map(|client| client.iops);
+        one.min(other) / one.max(other)
+    }
+
+    /// The 99th percentiles of latency, the higher one over the lower one.
+    pub(super) fn p99_ratio(&self) -> f64 {
+        let [one, other] = self.clients.each_ref().map(|client| client.latency.p99_us);
+        one.max(other) / one.min(other)
+    }
+
+    pub(super) fn iops(&self) -> f64 {
+        self.clients.iter().map(|client| client.iops).sum()
+    }
+}
+
+/// A kind of work with its repetitions.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Row {
+    pub(super) work: Work,
+    pub(super) samples: Vec<Sample>,
+}
+
+impl Row {
+    pub(super) fn spread(&self, value: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(self.samples.iter().map(value))
+    }
+}
+
+/// Of each phase.
+pub(super) fn phase_seconds(plan: Plan) -> u64 {
+    match plan.pace {
+        Pace::Thorough => 5,
+        Pace::Quick => 4,
+    }
+}
+
+/// About what it takes.
+pub(super) fn seconds(plan: Plan) -> u64 {
+    let phases = Work::ALL.len() as u64 * (phase_seconds(plan) + PHASE_SECONDS);
+    u64::from(plan.repetitions) * (phases + FULL_SECONDS)
+}
+
+/// All kinds of work.
+pub(super) fn measure(
+    bench: Bench<'_>,
+    plan: Plan,
+    progress: &mut Progress,
+) -> anyhow::Result<Vec<Row>> {
+    println!("two equal clients at once");
+    let mut rows = Work::ALL.map(|work| Row { work, samples: Vec::new() });
+    for repetition in 0..plan.repetitions {
+        for row in &mut rows {
+            let name = format!("fairness/{:?}/{repetition}", row.work);
+            row.samples.push(progress.sample(&name, || sample(bench, row.work, plan))?);
+        }
+    }
+    for row in &rows {
+        println!(
+            "  {}: less over more {}",
+            row.work.title(),
+            row.spread(Sample::less_over_more).map(|s| s.text(2)).unwrap_or_default(),
+        );
+    }
+    Ok(rows.into())
+}
+
+/// One kind of work, on a set that is made anew.
+fn sample(bench: Bench<'_>, work: Work, plan: Plan) -> anyhow::Result<Sample> {
+    interrupt::check()?;
+    let program = bench.program;
+    let daemon = bench.serve_cached(Origin::HardDisk, Order::Coalescing, SIZES)?;
+    if work == Work::Misses {
+        program.set(&daemon, "cache_mode=writeonly")?;
+    }
+    if let Some(job) = work.preparation() {
+        fio::run_over_nbd(&job, &daemon.uri, bench.ram.folder())?;
+    }
+    let before = answered(program, &daemon)?;
+    let job = work.job(phase_seconds(plan));
+    let clients = fio::run_two_over_nbd(&job, &daemon.uri, bench.ram.folder())?;
+    let after = answered(program, &daemon)?;
+    daemon.server.kill()?;
+    let [hits, all] = [after[0] - before[0], after[1] - before[1]];
+    Ok(Sample { clients, hit_ratio: hits as f64 / all.max(1) as f64 })
+}
+
+/// Bytes that were read from the cache, and all that were read.
+fn answered(program: &Program, daemon: &Daemon) -> anyhow::Result<[u64; 2]> {
+    let status = program.status(daemon)?;
+    let counters = &status.volume()?.counters;
+    Ok([counters.read_hit_bytes, counters.read_hit_bytes + counters.read_miss_bytes])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::fio::Timeline;
+
+    #[test]
+    fn the_client_with_less_is_held_against_the_other() {
+        let figures = |iops: f64| Timeline::of(&[iops, iops]).figures;
+        let sample = Sample { clients: [figures(300.0), figures(200.0)], hit_ratio: 1.0 };
+        assert!((sample.less_over_more() - 2.0 / 3.0).abs() < 1e-9);
+        assert_eq!((sample.iops(), sample.p99_ratio()), (500.0, 1.0));
+        let plan = Plan::of(Pace::Quick);
+        assert!(seconds(plan) > phase_seconds(plan) * 3);
+    }
+}

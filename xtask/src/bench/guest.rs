@@ -1,0 +1,344 @@
+//! `cargo xtask bench guest`: what a block device of the kernel costs, over ublk and over NBD.
+//!
+//! A guest of `cargo xtask vm` measures (`xtask/vm/figures.sh`): this machine's kernel may have
+//! neither driver. All of it is emulated, processors included, so a figure says nothing by itself;
+//! ratios within the run say how much work each way is.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use serde::Serialize;
+
+use super::bounds::{Bound, Limit};
+use super::document::{cell, table, verdicts};
+use super::machine::Machine;
+use super::spread::Spread;
+use crate::workspace::Workspace;
+use crate::{Outcome, vm};
+
+/// Where the document is, from the root on.
+const DOCUMENT: &str = "docs/guest-figures.md";
+/// Of everything that is measured.
+const ROUNDS: u64 = 3;
+const SECONDS: u64 = 10;
+const QUICK_SECONDS: u64 = 3;
+/// What is measured in each round.
+const PHASES: u64 = 8;
+/// For starts and stops of a round, on a busy machine.
+const ROUND_SECONDS_MAX: u64 = 180;
+const TARGETS: [Target; 4] = [Target::Ram, Target::Loop, Target::Ublk, Target::Nbd];
+const DEPTHS: [u32; 2] = [1, 32];
+
+/// How much to measure.
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Measure once instead of three times, with shorter phases; only printed
+    #[arg(long)]
+    quick: bool,
+    /// Write the document here [default: docs/guest-figures.md; nowhere with --quick]
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Write all raw figures here as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is read from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Target {
+    Ram,
+    Loop,
+    Ublk,
+    Nbd,
+}
+
+impl Target {
+    fn title(self) -> &'static str {
+        match self {
+            Target::Ram => "RAM disk",
+            Target::Loop => "loop device on it",
+            Target::Ublk => "forebay, ublk",
+            Target::Nbd => "forebay, kernel's NBD client",
+        }
+    }
+}
+
+/// One phase, as a line of the script has it.
+#[derive(Clone, Debug, Serialize)]
+struct Phase {
+    target: Target,
+    depth: u32,
+    requests: f64,
+    seconds: f64,
+    mean_us: f64,
+    p99_us: f64,
+    /// CPU time of fio, in its own code and in the kernel.
+    client_user_ms: f64,
+    client_system_ms: f64,
+    /// The same of the daemon.
+    server_user_ms: f64,
+    server_system_ms: f64,
+    /// CPU time of everything in the guest.
+    all_ms: f64,
+}
+
+impl Phase {
+    fn iops(&self) -> f64 {
+        self.requests / self.seconds
+    }
+
+    /// Microseconds of so much CPU time, a request.
+    fn each_us(&self, ms: f64) -> f64 {
+        ms * 1e3 / self.requests
+    }
+
+    fn cpu_us(&self) -> f64 {
+        self.each_us(self.all_ms)
+    }
+
+    /// Threads of the kernel, and interrupts.
+    fn kernel_ms(&self) -> f64 {
+        let Phase { client_user_ms, client_system_ms, .. } = self;
+        let Phase { server_user_ms, server_system_ms, .. } = self;
+        self.all_ms - client_user_ms - client_system_ms - server_user_ms - server_system_ms
+    }
+}
+
+impl FromStr for Phase {
+    type Err = anyhow::Error;
+
+    /// `NAME=VALUE` by `NAME=VALUE`.
+    fn from_str(text: &str) -> anyhow::Result<Phase> {
+        let value = |name: &str| {
+            let mut pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+            let found = pairs.find(|(known, _)| *known == name).map(|(_, value)| value);
+            found.with_context(|| format!("no {name} in: {text}"))
+        };
+        let number = |name: &str| -> anyhow::Result<f64> {
+            value(name)?.parse().with_context(|| format!("{name} is no number in: {text}"))
+        };
+        let target = match value("target")? {
+            "ram" => Target::Ram,
+            "loop" => Target::Loop,
+            "ublk" => Target::Ublk,
+            "nbd" => Target::Nbd,
+            other => bail!("an unknown target: {other}"),
+        };
+        let phase = Phase {
+            target,
+            depth: value("depth")?.parse().context("depth")?,
+            requests: number("requests")?,
+            seconds: number("seconds")?,
+            mean_us: number("mean_us")?,
+            p99_us: number("p99_us")?,
+            client_user_ms: number("client_user_ms")?,
+            client_system_ms: number("client_system_ms")?,
+            server_user_ms: number("server_user_ms")?,
+            server_system_ms: number("server_system_ms")?,
+            all_ms: number("all_ms")?,
+        };
+        if phase.requests == 0.0 || phase.seconds == 0.0 {
+            bail!("nothing was read: {text}");
+        }
+        Ok(phase)
+    }
+}
+
+/// All figures of a run.
+#[derive(Serialize)]
+struct Figures {
+    machine: Machine,
+    command: String,
+    seconds: u64,
+    phases: Vec<Phase>,
+    bounds: Vec<Bound>,
+}
+
+impl Figures {
+    fn of(&self, target: Target, depth: u32) -> impl Iterator<Item = &Phase> {
+        self.phases.iter().filter(move |phase| phase.target == target && phase.depth == depth)
+    }
+
+    fn spread(&self, target: Target, depth: u32, value: fn(&Phase) -> f64) -> Option<Spread> {
+        Spread::of(self.of(target, depth).map(value))
+    }
+
+    /// ublk over NBD, round by round.
+    fn over_nbd(&self, depth: u32, value: fn(&Phase) -> f64) -> Option<Spread> {
+        let pairs = self.of(Target::Ublk, depth).zip(self.of(Target::Nbd, depth));
+        Spread::of(pairs.map(|(ublk, nbd)| value(ublk) / value(nbd)))
+    }
+
+    fn judge(&self) -> Vec<Bound> {
+        let judged = |depth: u32| {
+            let work = |what: &str| format!("random reads that hit, QD{depth}: {what}");
+            let iops = work("IOPS over ublk, over those of NBD");
+            let cpu = work("CPU time of a request over ublk, over that of NBD");
+            [
+                Bound::new(iops, Limit::AtLeast(3.0), "", self.over_nbd(depth, Phase::iops)),
+                Bound::new(cpu, Limit::AtMost(0.5), "", self.over_nbd(depth, Phase::cpu_us)),
+            ]
+        };
+        DEPTHS.into_iter().flat_map(judged).collect()
+    }
+}
+
+/// Measures, prints, and writes the document.
+pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    let workspace = Workspace::load()?;
+    let (rounds, seconds) = if options.quick { (1, QUICK_SECONDS) } else { (ROUNDS, SECONDS) };
+    println!("this will take about {} min, after the build", rounds * PHASES * seconds / 60 + 2);
+    let mut figures = Figures {
+        machine: Machine::examine(&workspace),
+        command: super::command_line(),
+        seconds,
+        phases: Vec::new(),
+        bounds: Vec::new(),
+    };
+    let time_max = Duration::from_secs(rounds * (PHASES * seconds + ROUND_SECONDS_MAX));
+    let script = format!("figures.sh {rounds} {seconds}");
+    vm::measure(&workspace, &script, time_max, &mut |line| {
+        if let Some(text) = line.strip_prefix("figure ") {
+            figures.phases.push(text.parse()?);
+        }
+        Ok(())
+    })?;
+    figures.bounds = figures.judge();
+    super::print_bounds(&figures.bounds);
+    if let Some(path) = &options.json {
+        super::write(path, &(serde_json::to_string_pretty(&figures)? + "\n"))?;
+    }
+    let usual = (!options.quick).then(|| workspace.root().join(DOCUMENT));
+    if let Some(path) = options.output.clone().or(usual) {
+        super::write(&path, &(text(&figures).trim_end().to_owned() + "\n"))?;
+    }
+    Ok(Outcome::Passed)
+}
+
+/// The whole document, in Markdown.
+fn text(figures: &Figures) -> String {
+    let Figures { machine, command, seconds, .. } = figures;
+    format!(
+        "\
+# Figures of a guest
+
+Generated as a whole by a run of
+
+```
+{command}
+```
+
+on {}, at commit `{}`.
+
+{}
+Random reads of 4 KiB with direct I/O in a guest whose processors and devices QEMU emulates
+(`xtask/vm/figures.sh`), phases of {seconds} s, in turns. Cache device and origin of forebay are RAM
+disks, and each read is a hit. The figures say nothing of real machines; what is several times as
+much work here is so there, too. Tables have the median of the rounds, and in parentheses the
+smallest and the largest.
+
+## Aims
+
+{}## Requests
+
+{}## CPU time of a request, in microseconds
+
+Of fio, of the daemon, and of the rest, which is threads of the kernel and interrupts. Emulated
+time is dear: a request costs some tens of times what it does on a real processor.
+
+{}",
+        machine.date,
+        machine.commit,
+        machine.items(),
+        verdicts(&figures.bounds),
+        requests_table(figures),
+        cpu_table(figures),
+    )
+}
+
+/// A value of a phase, and its decimals.
+type Column = (fn(&Phase) -> f64, usize);
+
+fn rows<'a>(figures: &'a Figures, values: &'a [Column]) -> impl Iterator<Item = Vec<String>> + 'a {
+    let places = DEPTHS.into_iter().flat_map(|depth| TARGETS.map(|target| (target, depth)));
+    places.map(|(target, depth)| {
+        let value =
+            |(value, decimals): &Column| cell(figures.spread(target, depth, *value), *decimals);
+        let place = [target.title().to_owned(), depth.to_string()];
+        place.into_iter().chain(values.iter().map(value)).collect()
+    })
+}
+
+fn requests_table(figures: &Figures) -> String {
+    let header = ["device", "queue depth", "IOPS", "mean latency, us", "p99, us"];
+    let values: [Column; 3] =
+        [(Phase::iops, 0), (|phase| phase.mean_us, 0), (|phase| phase.p99_us, 0)];
+    table(&header, rows(figures, &values))
+}
+
+fn cpu_table(figures: &Figures) -> String {
+    let header = [
+        "device",
+        "queue depth",
+        "all",
+        "fio, own code",
+        "fio, in the kernel",
+        "daemon, own code",
+        "daemon, in the kernel",
+        "rest",
+    ];
+    let values: [Column; 6] = [
+        (Phase::cpu_us, 0),
+        (|phase| phase.each_us(phase.client_user_ms), 0),
+        (|phase| phase.each_us(phase.client_system_ms), 0),
+        (|phase| phase.each_us(phase.server_user_ms), 0),
+        (|phase| phase.each_us(phase.server_system_ms), 0),
+        (|phase| phase.each_us(phase.kernel_ms()), 0),
+    ];
+    table(&header, rows(figures, &values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINE: &str = "target=ublk depth=32 round=1 requests=5000 seconds=10.000 mean_us=640.5 \
+                        p99_us=1500.0 client_user_ms=100 client_system_ms=200 \
+                        server_user_ms=300 server_system_ms=400 all_ms=2000";
+
+    fn phase(line: &str) -> Phase {
+        line.parse().expect("a whole line")
+    }
+
+    #[test]
+    fn a_line_of_the_script_is_a_phase() {
+        let phase = phase(LINE);
+        assert_eq!((phase.target, phase.depth, phase.iops()), (Target::Ublk, 32, 500.0));
+        assert_eq!((phase.cpu_us(), phase.kernel_ms()), (400.0, 1000.0));
+        for (from, to) in [("requests=5000", "requests=0"), ("p99_us", "p98_us"), ("ublk", "md")] {
+            assert!(LINE.replace(from, to).parse::<Phase>().is_err(), "{to}");
+        }
+    }
+
+    #[test]
+    fn ublk_is_held_against_nbd_round_by_round() {
+        let nbd = LINE.replace("ublk", "nbd").replace("requests=5000", "requests=1000");
+        let phases = vec![phase(LINE), phase(&nbd)];
+        let mut figures = Figures {
+            machine: Machine::default(),
+            command: String::new(),
+            seconds: SECONDS,
+            phases,
+            bounds: Vec::new(),
+        };
+        figures.bounds = figures.judge();
+        let verdicts: Vec<&str> = figures.bounds.iter().map(|b| b.verdict.text()).collect();
+        assert_eq!(verdicts, ["not measured", "not measured", "met", "met"]);
+        let text = text(&figures);
+        assert!(text.contains("| forebay, ublk | 32 | 500 | 640 |"), "{text}");
+        assert!(text.contains("| RAM disk | 1 | – |"), "{text}");
+    }
+}

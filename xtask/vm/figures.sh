@@ -1,0 +1,108 @@
+# figures.sh ROUNDS SECONDS: random reads of 4 KiB that all hit the cache, over ublk and over the
+# kernel's NBD client, beside a bare RAM disk and the kernel's loop device on one. Cache device and
+# origin are RAM disks, too. A line `figure NAME=VALUE...` for each phase.
+. /vm/lib.sh
+rounds=$1
+seconds=$2
+
+RAM=/dev/ram0
+CACHE=/dev/ram1
+ORIGIN=/dev/ram2
+LOOP=/dev/loop0
+MIB=64
+
+# busy: what all processors together did, in ticks of 10 ms.
+busy() {
+    awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat
+}
+
+# served: what the daemon did, in its own code and in the kernel; zero where there is none.
+served() {
+    if [ -n "$DAEMON" ]; then
+        cut -d ' ' -f 14,15 /proc/$DAEMON/stat
+    else
+        echo 0 0
+    fi
+}
+
+# phase TARGET DEVICE DEPTH
+phase() {
+    misses=$(misses)
+    before="$(busy) $(served)"
+    must "$1" fio --name=figures --filename=$2 --size=${MIB}M --rw=randread --bs=4k --direct=1 \
+        --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based --norandommap \
+        --randrepeat=0 --thread --minimal --output=/run/fio.out
+    after="$(busy) $(served)"
+    [ "$misses" = "$(misses)" ] || failed "$1" "some reads missed the cache"
+    # Fields of fio's terse format, version 3.
+    awk -F ';' -v "all=$before $after" -v "what=target=$1 depth=$3 round=$round" '$1 == 3 {
+        split(all, ticks, " ")
+        split($30, p99, "=")
+        printf "figure %s requests=%d seconds=%.3f mean_us=%.1f p99_us=%.1f", what, $8 * $9 / 1000,
+            $9 / 1000, $40, p99[2]
+        printf " client_user_ms=%.0f client_system_ms=%.0f", $88 * $9 / 100, $89 * $9 / 100
+        printf " server_user_ms=%d server_system_ms=%d all_ms=%d\n", (ticks[5] - ticks[2]) * 10,
+            (ticks[6] - ticks[3]) * 10, (ticks[4] - ticks[1]) * 10
+    }' /run/fio.out
+}
+
+misses() {
+    [ -z "$DAEMON" ] ||
+        forebay status --json | sed -n 's/^ *"read_miss_bytes": \([0-9]*\),*$/\1/p' | head -n 1
+}
+
+phases() {
+    for depth in 1 32; do
+        phase $1 $2 $depth
+    done
+}
+
+# serve_by OPTION...: starts the daemon.
+serve_by() {
+    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+}
+
+stop() {
+    kill -TERM $DAEMON
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
+    DAEMON=
+}
+
+over_ublk() {
+    serve_by --ublk home=0
+    until_true "ublk" [ -b /dev/ublkb0 ]
+    until_true "ublk" grep -q /dev/ublkb0 /run/serve.out
+    [ $round != 1 ] || must "fill" fio --name=fill --filename=/dev/ublkb0 \
+        --size=${MIB}M --rw=read --bs=64k --direct=1 --ioengine=libaio --iodepth=4 --thread
+    phases ublk /dev/ublkb0
+    stop
+}
+
+over_nbd() {
+    serve_by --nbd unix:$SOCKET
+    until_true "nbd" grep -q home /run/serve.out
+    connect
+    phases nbd $DEVICE
+    disconnect
+    stop
+}
+
+DAEMON=
+modprobe brd rd_nr=3 rd_size=$((192 * 1024))
+modprobe loop
+modprobe ublk_drv
+must "format" forebay format $CACHE
+must "write" dd if=/dev/urandom of=$ORIGIN bs=1M count=$MIB
+must "write" dd if=/dev/urandom of=$RAM bs=1M count=$MIB
+must "attach" forebay attach $CACHE $ORIGIN --name home
+must "loop" losetup $LOOP $RAM
+round=1
+while [ $round -le $rounds ]; do
+    phases ram $RAM
+    phases loop $LOOP
+    over_ublk
+    over_nbd
+    round=$((round + 1))
+done
+ok "figures"
