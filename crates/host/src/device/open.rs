@@ -155,7 +155,6 @@ impl OpenedDevice {
             None => self.facts.is_rotational,
         };
         OriginFacts {
-            size_bytes: self.facts.size_bytes,
             optimal_io_bytes: self.facts.optimal_io_bytes,
             is_rotational,
             has_volatile_cache: self.facts.has_volatile_cache,

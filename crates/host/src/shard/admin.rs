@@ -197,11 +197,10 @@ impl Running {
         let other = |command| Ok((command, CommandKind::Other));
         let command = match command {
             ShardCommand::Attach { name, device, mode, order, logical_block_bytes, settings } => {
-                let facts = device.origin_facts();
                 let volume = NewVolume {
                     name,
                     origin_path: device.spec().to_string(),
-                    size_bytes: facts.size_bytes,
+                    size_bytes: device.facts().size_bytes,
                     logical_block_bytes,
                     mode,
                     writeback_order: order,
@@ -272,7 +271,7 @@ impl Running {
         let export = ExportFacts {
             name,
             device: volume.origin_path.clone(),
-            size_bytes: facts.size_bytes,
+            size_bytes: volume.size_bytes,
             logical_block_bytes: volume.logical_block_bytes,
             optimal_io_bytes: facts.optimal_io_bytes,
             is_read_only: false,

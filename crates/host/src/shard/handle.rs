@@ -186,7 +186,10 @@ fn command_error_text(error: CommandError) -> String {
         }
         CommandError::Dirty => "the volume has dirty data; drain it first",
         CommandError::Cancelled => "cancelled",
-        CommandError::Invalid => "a setting is out of range, or a range outside of the volume",
+        CommandError::Invalid => {
+            "a setting or a size is out of range, or a range outside of the volume"
+        }
+        CommandError::WouldShrink => "a volume cannot become smaller: its end may be in the cache",
         CommandError::KeepsTooMuch(error) => return error.to_string(),
         CommandError::TooManyRanges => {
             return format!(
