@@ -1,10 +1,13 @@
-# vhost-user.sh SECONDS: a volume as the virtio disk of this guest, whose server runs outside of it.
+# vhost-user.sh SECONDS SECTORS: a volume as the virtio disk of this guest, whose server runs outside
+# of it.
 #
 # Between the lines `kills begin` and `kills end`, SECONDS apart, whoever runs the guest kills the
 # server and starts it again, as often as it likes; the monitor reconnects. Nothing of that may be
-# seen in here.
+# seen in here. At the line `grow begin` it makes the origin longer and grows the volume to SECTORS,
+# which the disk here must show, with a file system on it that is in use.
 . /vm/lib.sh
 seconds=$1
+sectors=$2
 
 # value FILE: of the disk's queue.
 value() {
@@ -65,9 +68,32 @@ modprobe ext4
 must "mount" mount -t ext4 -o discard /dev/"$disk" $MOUNT
 must "files" fio --name=files --directory=$MOUNT --size=8M --numjobs=2 --rw=randwrite --bs=4k \
     --end_fsync=1 --verify=crc32c --do_verify=1
+ok "file system"
+
+[ "$(value size)" -lt "$sectors" ] || failed "grow" "the disk has that size already"
+must "fill" dd if=/dev/urandom of=/run/kept bs=65536 count=16
+must "fill" cp /run/kept $MOUNT/kept
+fio --name=beside --directory=$MOUNT --size=8M --rw=randwrite --bs=4k --fsync=64 --time_based \
+    --runtime=20 --verify=crc32c --do_verify=1 --verify_fatal=1 >/run/beside 2>&1 &
+beside=$!
+echo "grow begin"
+tries=0
+until [ "$(value size)" = "$sectors" ]; do
+    tries=$((tries + 1))
+    [ $tries -le $((PATIENCE * 10)) ] || failed "grow" "the disk has $(value size) sectors"
+    sleep 0.1
+done
+echo "grow end"
+must "resize2fs" resize2fs /dev/"$disk"
+kilobytes=$(df -k $MOUNT | tail -n 1 | awk '{ print $2 }')
+[ "$kilobytes" -gt $((sectors / 4)) ] || failed "resize2fs" "the file system has $kilobytes KiB"
+must "beyond" fio --name=beyond --directory=$MOUNT --size=16M --rw=write --bs=64k --end_fsync=1 \
+    --verify=crc32c --do_verify=1 --verify_fatal=1
+wait $beside || failed "grow" "what was written meanwhile: $(tail -n 5 /run/beside)"
+must "kept" cmp $MOUNT/kept /run/kept
 must "umount" umount $MOUNT
 must "e2fsck" e2fsck -fn /dev/"$disk"
-ok "file system"
+ok "grow"
 
 if dmesg | grep -E 'I/O error|blk_update_request|hung task|blocked for more than'; then
     failed "kernel" "it complains about the disk"

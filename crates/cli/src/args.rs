@@ -70,6 +70,7 @@ pub(crate) enum Command {
     Unpin(UnpinArguments),
     Drain(DrainArguments),
     Detach(DetachArguments),
+    Resize(ResizeArguments),
     Invalidate(InvalidateArguments),
     Stop(StopArguments),
     Show(ShowArguments),
@@ -529,6 +530,26 @@ pub(crate) struct DetachArguments {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) state: StateArguments,
+    #[command(flatten)]
+    pub(crate) admin: AdminArguments,
+}
+
+/// Make a volume as long as its origin is now, while it is in use. A volume never becomes smaller.
+///
+/// Extend the origin first (for example with lvextend), then resize, then grow the file system on
+/// the volume. The answer says of each client whether it sees the new size at once, after it has
+/// connected again, or after a restart. Nothing is written to the origin.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay resize home
+  lvextend -L +100G /dev/vg/home && forebay resize home --json")]
+pub(crate) struct ResizeArguments {
+    /// Volume
+    pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) admin: AdminArguments,
 }

@@ -281,8 +281,12 @@ impl From<AdminError> for Failure {
                 Failure::usage(text).or("give an offset within the volume")
             }
             AdminError::Engine(CommandError::NoSuchVolume) => Failure::not_found(text),
-            AdminError::ClientsConnected { .. } => Failure::refused(text),
-            AdminError::Engine(CommandError::Dirty | CommandError::Busy) => Failure::refused(text),
+            AdminError::ClientsConnected { .. } | AdminError::OriginSmaller { .. } => {
+                Failure::refused(text)
+            }
+            AdminError::Engine(
+                CommandError::Dirty | CommandError::Busy | CommandError::WouldShrink,
+            ) => Failure::refused(text),
             AdminError::Engine(CommandError::Cancelled) => Failure::new(Exit::Cancelled, text),
             AdminError::NoCacheSet | AdminError::BadVolume { .. } => Failure::usage(text),
             AdminError::Origin(open) => open.into(),

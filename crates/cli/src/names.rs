@@ -6,6 +6,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, SequentialPolicy, WritebackOrder};
 use forebay_engine::policy::PolicyKind;
 use forebay_engine::status::{CacheHealth, OriginState, VolumeState};
+use forebay_host::SizeReach;
 
 const MODES: [(CacheMode, &str); 5] = [
     (CacheMode::Writeback, "writeback"),
@@ -26,6 +27,22 @@ pub(crate) fn parse_mode(name: &str) -> Result<CacheMode, String> {
         let names: Vec<&str> = MODES.iter().map(|(_, name)| *name).collect();
         format!("`{name}` is no cache mode: choose one of {}", names.join(", "))
     })
+}
+
+const SIZE_REACHES: [(SizeReach, &str); 3] = [
+    (SizeReach::Live, "live"),
+    (SizeReach::Reconnect, "after_reconnect"),
+    (SizeReach::Restart, "after_restart"),
+];
+
+/// Name of when a client sees a new size.
+pub(crate) fn size_reach_name(reach: SizeReach) -> &'static str {
+    SIZE_REACHES.iter().find(|(known, _)| *known == reach).expect("all are listed").1
+}
+
+/// When a client sees a new size, by name. A newer daemon may know more.
+pub(crate) fn parse_size_reach(name: &str) -> Option<SizeReach> {
+    SIZE_REACHES.iter().find(|(_, known)| *known == name).map(|(reach, _)| *reach)
 }
 
 /// Name of an order of writeback.

@@ -247,6 +247,10 @@ defects! {
         "reclaim drops pinned blocks as it drops others";
     PinNotDurable, "pins",
         "a pinned range is answered for before the volume table has it";
+    GrowNotDurable, "rule 10",
+        "a volume is longer before the volume table says so durably";
+    GrownTailBelieved, "rule 10",
+        "copies of a last block that its volume cut short count though it grew";
     ShareMinIgnored, "shares",
         "reclaim drops blocks of a volume that has no more than its smallest share";
     ShareMaxIgnored, "shares",

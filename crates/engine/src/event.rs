@@ -85,6 +85,15 @@ pub enum Command {
         /// Which of the two.
         change: PinChange,
     },
+    /// Make a volume longer, since its origin is. Nothing is written to the origin for it. Ends
+    /// well when the new size is durable; from then on requests up to the new end are served.
+    Grow {
+        /// The volume.
+        volume: VolumeSlot,
+        /// The new size: a multiple of 512, and no more than the origin has. The old size is no
+        /// change and no error; less is [`CommandError::WouldShrink`].
+        size_bytes: u64,
+    },
     /// Change settings of the set.
     SetCacheSet {
         /// All settings, also the unchanged ones.
@@ -135,8 +144,10 @@ pub enum CommandError {
     Dirty,
     /// Cancelled by [`crate::Engine::cancel_command`].
     Cancelled,
-    /// A setting is out of range, or blocks lie outside of the volume.
+    /// A setting or a size is out of range, or blocks lie outside of the volume.
     Invalid,
+    /// A volume cannot become smaller: its end may be in the cache only.
+    WouldShrink,
     /// More would have to be kept than this cache can hold.
     KeepsTooMuch(KeepsTooMuch),
     /// The table of pinned ranges is full; there are

@@ -29,6 +29,14 @@ impl Engine {
         self.slots().map(|slot| (slot, self.volume(slot).id))
     }
 
+    /// Size of a volume in service: what clients may be told and requests may reach. The table in
+    /// memory may have a larger one that is not durable yet.
+    #[must_use]
+    pub fn volume_size_bytes(&self, slot: VolumeSlot) -> Option<u64> {
+        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
+        volume.map(|volume| volume.size_bytes)
+    }
+
     /// Sets all counters to zero.
     pub fn reset_counters(&mut self) {
         self.set_counters = SetCounters::default();

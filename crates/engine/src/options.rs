@@ -37,11 +37,10 @@ pub struct CacheFacts {
     pub supports_discard: bool,
 }
 
-/// An origin, as the host found it.
+/// An origin, as the host found it. It is at least as large as its volume, whose size stands in the
+/// volume table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct OriginFacts {
-    /// Size; a multiple of 512.
-    pub size_bytes: u64,
     /// Preferred I/O size (full stripe of a RAID); zero if the device states none.
     pub optimal_io_bytes: u32,
     /// Whether distance costs time.

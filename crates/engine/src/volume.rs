@@ -67,6 +67,7 @@ pub(crate) struct Volume {
     pub(crate) settings: VolumeSettings,
     /// `None` if the origin is missing.
     pub(crate) facts: Option<OriginFacts>,
+    /// As the durable volume table says.
     pub(crate) size_bytes: u64,
     pub(crate) service: Service,
     pub(crate) index: VolumeIndex,

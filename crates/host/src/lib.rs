@@ -54,11 +54,12 @@ pub use device::{Access, OpenedDevice, Signatures};
 pub use device_spec::{DeviceSpec, DeviceSpecError};
 pub use frontend::ublk::{UblkError, UblkOptions, ublk_driver};
 pub use frontend::vhost_user::{VhostUserError, VhostUserOptions};
+pub use frontend::{ClientSize, SizeReach};
 pub use listen::{ListenAddress, ListenAddressError, ListenError};
 pub use ring::RingError;
 pub use shard::handle::{
     AdminCommand, AdminError, BlockReport, BlockRun, CommandDone, CommandOutcome, NotServing,
-    ShardGone, ShardHandle, Ticket,
+    Resized, ShardGone, ShardHandle, Ticket,
 };
 pub use shard::status::{
     ConnectionReport, DeviceReport, ExportReport, LatencyReport, MemoryReport, Percentiles,

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, StatxFlags};
 use thiserror::Error;
 
 use crate::signature::{FoundSignature, find_signature};
@@ -329,13 +330,27 @@ fn queue_number(number: u64, name: &str) -> Option<u64> {
     queue_attribute(number, name)?.parse().ok()
 }
 
-/// Size in bytes, also of a block device, whose metadata says zero.
 fn size_of(file: &File, path: &Path) -> Result<u64, OpenError> {
-    rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(|errno| OpenError::Probe {
-        path: path.to_owned(),
-        what: "find the size of",
-        source: errno.into(),
-    })
+    let what = "find the size of";
+    size_of_file(file).map_err(|source| OpenError::Probe { path: path.to_owned(), what, source })
+}
+
+/// Size in bytes, also of a block device, whose metadata says zero. May wait for a file server.
+pub(crate) fn size_of_file(file: &File) -> io::Result<u64> {
+    // Nothing here reads or writes at the file's own position.
+    Ok(rustix::fs::seek(file, rustix::fs::SeekFrom::End(0))?)
+}
+
+/// The same as far as this kernel knows it: asks no file server, so it never waits.
+pub(crate) fn known_size_of_file(file: &File, kind: DeviceKind) -> Option<u64> {
+    match kind {
+        DeviceKind::BlockDevice => size_of_file(file).ok(),
+        DeviceKind::File | DeviceKind::MemoryFile => {
+            let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+            let found = rustix::fs::statx(file, "", flags, StatxFlags::SIZE).ok()?;
+            Some(found.stx_size)
+        }
+    }
 }
 
 /// Takes the facts of an open device. `file_block_bytes` is the unit in which direct I/O was found

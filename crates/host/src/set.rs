@@ -28,8 +28,8 @@ pub enum OriginError {
     Open(#[from] OpenError),
     /// It is smaller than it was.
     #[error(
-        "{device} has {found_bytes} bytes, but {recorded_bytes} when it was attached; \
-         grow it to its former size"
+        "{device} has {found_bytes} bytes, but its volume {recorded_bytes}; make it as long as \
+         that again"
     )]
     Shrunk {
         /// The origin.

@@ -8,7 +8,8 @@ use crate::protocol::{PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, transmission_flag};
 use crate::session::ReplyStyle;
 
 /// An export, as the host describes it. The protocol code copies what it needs when a client
-/// chooses the export, so later changes reach later connections only.
+/// chooses the export, so later changes reach later connections only, but
+/// for the size, see [`crate::ServerConnection::resize`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportInfo {
     /// Name that clients ask for. The empty name is the default export; if there is none of that

@@ -157,6 +157,15 @@ impl ServerConnection {
         }
     }
 
+    /// The export has another size: requests of this connection are judged by it from now on. The
+    /// client is not told, for which the protocol has no message; one that asks beyond what it was
+    /// told is served.
+    pub fn resize(&mut self, size_bytes: u64) {
+        if let Phase::Transmission(transmission) = &mut self.phase {
+            transmission.session.size_bytes = size_bytes;
+        }
+    }
+
     /// From now on every request and every option is refused because the server stops. What was
     /// yielded before is not touched.
     pub fn begin_shutdown(&mut self) {

@@ -167,6 +167,7 @@ impl World<'_> {
             self.before_giving_up(index);
         }
         self.note_pins_before(index, command);
+        self.note_growth_before(index, command);
         let volume = &mut self.volumes[index];
         match command {
             Command::SetMode { mode, .. } => {
@@ -237,7 +238,6 @@ impl World<'_> {
     pub(crate) fn origin_facts(&self, index: usize) -> OriginFacts {
         let config = &self.volumes[index].config;
         OriginFacts {
-            size_bytes: config.size_bytes,
             optimal_io_bytes: config.optimal_io_bytes,
             is_rotational: config.is_rotational,
             has_volatile_cache: config.origin.write_cache == WriteCache::Volatile,
@@ -329,6 +329,7 @@ impl World<'_> {
             let is_changing = self.is_changing(index);
             let volume = &mut self.volumes[index];
             volume.pins.settle();
+            volume.growth.settle();
             if !is_changing {
                 volume.entry = TableEntry::Known;
             }
@@ -432,7 +433,10 @@ impl World<'_> {
                     || matches!(pending.command, Command::Explain { .. })
                     || pending.volume.is_some_and(|index| self.volumes[index].slot.is_none())
             }
-            CommandError::Invalid => self.is_beyond_volume(pending),
+            CommandError::Invalid => {
+                self.is_beyond_volume(pending) || self.is_bad_size(pending.volume, &pending.command)
+            }
+            CommandError::WouldShrink => self.would_shrink(pending.volume, &pending.command),
             CommandError::KeepsTooMuch(_) => {
                 pending.was_too_much || self.may_be_too_much(&pending.command)
             }
@@ -457,6 +461,7 @@ impl World<'_> {
     ) -> Result<(), Halt> {
         let is_ok = result.is_ok();
         self.note_pins_after(index, &pending.command, result)?;
+        self.note_growth_after(index, &pending.command, result)?;
         match pending.command {
             Command::Detach { dirty: DirtyFate::Discarded, .. } if is_ok => {
                 return self.on_given_up(index);
@@ -553,15 +558,19 @@ impl World<'_> {
         extent.block_count == 0 || end > blocks
     }
 
+    /// Commands of a volume that have not ended.
+    pub(crate) fn pending_commands(&self, index: usize) -> impl Iterator<Item = &Command> {
+        let of_volume = self.administrator.pending.values();
+        of_volume.filter(move |pending| pending.volume == Some(index)).map(|p| &p.command)
+    }
+
     /// Changes of pins of a volume that were commanded and have not ended.
     pub(crate) fn pending_pins(&self, index: usize) -> Vec<(OriginExtent, PinChange)> {
-        let of_volume = self.administrator.pending.values();
-        let pins = of_volume.filter(|pending| pending.volume == Some(index));
-        pins.filter_map(|pending| match pending.command {
-            Command::Pin { extent, change } => Some((extent, change)),
+        let pins = self.pending_commands(index).filter_map(|command| match command {
+            Command::Pin { extent, change } => Some((*extent, *change)),
             _ => None,
-        })
-        .collect()
+        });
+        pins.collect()
     }
 
     fn is_changing(&self, index: usize) -> bool {

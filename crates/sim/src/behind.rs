@@ -76,7 +76,7 @@ impl World<'_> {
             let is_known = stored.is_some_and(|stored| stored.fingerprint.is_some());
             let is_quiet = volume.mark == HostMark::None && volume.behind == Behind::Untouched;
             if is_known && is_quiet && self.random.percent(UNANNOUNCED_PERCENT) {
-                let sectors = self.oracle.sectors(index).min(HEAD_SECTORS);
+                let sectors = self.sectors(index).min(HEAD_SECTORS);
                 let first = self.random.below(u64::from(sectors)) as u32 / 8 * 8;
                 let count = 8.min(sectors - first);
                 self.write_run_behind(Run { volume: index, first, count });
@@ -91,7 +91,7 @@ impl World<'_> {
 
     /// Somebody writes to an origin without the cache, with the power on until it is durable.
     pub(crate) fn write_behind(&mut self, index: usize) {
-        let total = self.oracle.sectors(index);
+        let total = self.sectors(index);
         for _ in 0..self.random.between(1..=20) {
             let first = self.random.below(u64::from(total)) as u32 / 8 * 8;
             let count = (8 * self.random.between(1..=32) as u32).min(total - first);

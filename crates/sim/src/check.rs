@@ -121,8 +121,13 @@ impl World<'_> {
         let sectors_max = 8 * random.between(1..=u64::from(READ_SECTORS_MAX) / 8) as u32;
         let mut runs = self.oracle.touched(index, sectors_max);
         runs.retain(|_| random.percent(percent));
+        let total = self.sectors(index);
+        // The history is kept by blocks, up to the end of the origin.
+        for run in &mut runs {
+            run.count = run.count.min(total.saturating_sub(run.first));
+        }
+        runs.retain(|run| run.count > 0);
         // And a few places that nobody wrote to.
-        let total = self.oracle.sectors(index);
         for _ in 0..4 {
             let first = random.below(u64::from(total)) as u32 / 8 * 8;
             runs.push(Run { volume: index, first, count: 64.min(total - first) });
@@ -160,7 +165,7 @@ impl World<'_> {
 
     /// Reads and prefetches all over the volume, as much as the cache may hold.
     fn read_much(&mut self, index: usize) -> Result<(), Halt> {
-        let total = self.oracle.sectors(index);
+        let total = self.sectors(index);
         let cache_sectors = (self.config.geometry.device_bytes / 512) as u32;
         let mut left = cache_sectors.min(2 * total);
         while left > 0 && self.volumes[index].is_served() {

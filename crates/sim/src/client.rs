@@ -98,6 +98,13 @@ impl Clients {
         self.pending.iter().map(line).collect()
     }
 
+    /// A volume has another size.
+    pub(crate) fn resize(&mut self, volume: usize, sectors: u32) {
+        let connections = self.connections.iter_mut();
+        let of_volume = connections.filter(|connection| connection.pattern.volume() == volume);
+        of_volume.for_each(|connection| connection.pattern.resize(sectors));
+    }
+
     /// The process died, and with it everything it was asked for.
     pub(crate) fn disconnect(&mut self) {
         self.pending.clear();
@@ -116,7 +123,7 @@ impl World<'_> {
             let volume = &self.volumes[index];
             let target = Target {
                 volume: index,
-                sectors: self.oracle.sectors(index),
+                sectors: self.sectors(index),
                 unit_sectors: volume.config.logical_block_bytes / SECTOR_BYTES as u32,
             };
             let mut random = self.random.fork();
@@ -155,6 +162,7 @@ impl World<'_> {
             self.maybe_explain()?;
             self.maybe_administer();
             self.maybe_pin()?;
+            self.maybe_grow();
         }
         if let Some(requests) = &mut self.life.crash_after_requests {
             if *requests == 0 {

@@ -227,7 +227,7 @@ impl World<'_> {
         self.stats.lost_extents += extents.len() as u64;
         self.volumes[volume].has_lost_writes = true;
         let block_sectors = (BLOCK_BYTES / SECTOR_BYTES) as u32;
-        let sectors = self.oracle.sectors(volume);
+        let sectors = self.sectors(volume);
         for (start, count) in extents {
             for block in start.0 as u32..(start.0 + count) as u32 {
                 let first = block * block_sectors;

@@ -12,6 +12,7 @@ use crate::device::{
     AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Outage,
     OutageKind, Pace, PowerStyle, Speed, WriteCache,
 };
+use crate::growing::lengthen;
 use crate::payload::PoolLimits;
 use crate::random::Random;
 use crate::run::RunOptions;
@@ -51,6 +52,8 @@ const TROUBLED_PERCENT: u64 = 20;
 const BESIDE: u64 = 0x7402_B1E5;
 /// The same of how often ranges are pinned.
 const PINS: u64 = 0x0091_4155;
+/// The same for the growth of volumes.
+const GROWTH: u64 = 0x6C6F_6E67;
 /// Smallest and largest shares, in percent of the cache.
 const SHARES: [(u8, u8); 10] = [
     (0, 100),
@@ -99,7 +102,7 @@ pub enum Rot {
 /// A volume of the run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeConfig {
-    /// Size of the origin.
+    /// Size of the volume at the start. The origin may have more.
     pub size_bytes: u64,
     /// 512 or 4096.
     pub logical_block_bytes: u32,
@@ -195,6 +198,8 @@ pub struct Config {
     pub missing_percent: u64,
     /// Changes of pinned ranges for a thousand requests.
     pub pins_permille: u64,
+    /// Changes of the size of a volume for a thousand requests.
+    pub growth_permille: u64,
 }
 
 impl Config {
@@ -250,11 +255,13 @@ impl Config {
             cache_timeout_ms: *random.pick(&[CACHE_TIMEOUT_MS, CACHE_TIMEOUT_MS, 0, 100]),
             missing_percent: MISSING_PERCENT,
             pins_permille: 0,
+            growth_permille: 0,
         };
         if is_tight {
             config = config.tight(random);
         }
         config.pins_permille = *Random::new(random.clone().bits() ^ PINS).pick(&[0, 0, 5, 30]);
+        config.grow(&mut Random::new(random.clone().bits() ^ GROWTH));
         // Drawn beside the rest, so that a world without such troubles stays as it is.
         let mut beside = Random::new(random.clone().bits() ^ BESIDE);
         if is_tight {
@@ -263,6 +270,14 @@ impl Config {
             config.trouble(&mut beside);
         }
         config
+    }
+
+    /// In some worlds origins are longer than their volumes, which grow.
+    fn grow(&mut self, random: &mut Random) {
+        self.growth_permille = *random.pick(&[0, 0, 0, 10, 40]);
+        if self.growth_permille > 0 {
+            lengthen(&mut self.volumes, random);
+        }
     }
 
     fn trouble(&mut self, random: &mut Random) {
@@ -442,7 +457,9 @@ impl Config {
             ]),
             ..volume(random, TimesOf::Chance)
         };
-        let origin = DeviceOptions { size_bytes: MIB, ..volume.origin };
+        // Some longer than the volume, which grows.
+        let origin_bytes = if is_busy { 2 * MIB } else { MIB };
+        let origin = DeviceOptions { size_bytes: origin_bytes, ..volume.origin };
         let mut volume = VolumeConfig { origin, ..volume };
         if is_busy {
             volume.settings.writeback_percent = *random.pick(&[0, 1, 10]);
@@ -478,6 +495,7 @@ impl Config {
             cache_timeout_ms: CACHE_TIMEOUT_MS,
             missing_percent: MISSING_PERCENT,
             pins_permille: if is_busy { 40 } else { 0 },
+            growth_permille: if is_busy { 40 } else { 0 },
         }
     }
 }

@@ -135,6 +135,7 @@ impl World<'_> {
             }
         }
         self.compare_pins(superblock)?;
+        self.compare_sizes(superblock)?;
         for index in 0..self.volumes.len() {
             let volume = &mut self.volumes[index];
             let found = superblock.slots().find(|(_, entry)| entry.name == volume.name);

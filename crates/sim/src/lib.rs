@@ -38,6 +38,7 @@ mod explaining;
 pub mod faults;
 pub mod fuzz;
 mod giving_up;
+mod growing;
 mod hang;
 pub mod hunt;
 pub mod media;

@@ -101,7 +101,7 @@ impl World<'_> {
             let volume = usize::from(stamp.volume);
             if self.oracle.is_newest(volume, stamp.sector, stamp.write) {
                 let first = stamp.sector / BLOCK_SECTORS * BLOCK_SECTORS;
-                let count = BLOCK_SECTORS.min(self.oracle.sectors(volume) - first);
+                let count = BLOCK_SECTORS.min(self.sectors(volume) - first);
                 blocks.push(Run { volume, first, count });
             }
         }

@@ -165,6 +165,7 @@ pub struct Stats {
     pub unannounced: u64,
     pub conflicts: u64,
     pub given_up: u64,
+    pub grown: u64,
 }
 
 /// Numbers and their names.
@@ -206,6 +207,7 @@ impl Stats {
             ("origins written unannounced", self.unannounced),
             ("of these with dirty data", self.conflicts),
             ("volumes given up", self.given_up),
+            ("volumes grown", self.grown),
         ]
     }
 }

@@ -248,6 +248,11 @@ impl Pattern {
         self.target.volume
     }
 
+    /// The volume has another size from now on.
+    pub fn resize(&mut self, sectors: u32) {
+        self.target.sectors = sectors;
+    }
+
     /// The next request.
     pub fn next(&mut self, random: &mut Random) -> Operation {
         let kind = OperationKind::ALL[random.weighted(&self.mixture.kinds)];

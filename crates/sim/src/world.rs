@@ -22,6 +22,7 @@ use crate::client::Clients;
 use crate::comeback::Comeback;
 use crate::config::{Config, VolumeConfig};
 use crate::device::{Device, DeviceOptions, Fresh};
+use crate::growing::Growth;
 use crate::hang::IoUnderWay;
 use crate::media::Contents;
 use crate::oracle::{History, Mismatch, Oracle};
@@ -163,6 +164,8 @@ pub(crate) struct SimVolume {
     pub(crate) lingers_in: Option<VolumeSlot>,
     /// What is pinned.
     pub(crate) pins: KnownPins,
+    /// Sizes that it may have beside that of its configuration, which follows the table.
+    pub(crate) growth: Growth,
 }
 
 impl SimVolume {
@@ -683,7 +686,12 @@ impl<'a> World<'a> {
     fn check_origin_io(&mut self, index: usize, io: &Io) -> Result<(), Halt> {
         let (_, span) = describe_io(io);
         let volume = &mut self.volumes[index];
-        let is_tail = span.offset + span.length == volume.config.size_bytes;
+        let (size, end) = (volume.config.size_bytes, span.offset + span.length);
+        if end > volume.growth.end_max(size) {
+            let text = format!("volume {index} of {size} bytes: {io:?}");
+            return violation("origin I/O behind the end of its volume", text);
+        }
+        let is_tail = volume.growth.is_end(size, end);
         let is_whole = span.offset % 4096 == 0 && (span.length % 4096 == 0 || is_tail);
         volume.writes_sectors |= volume.mode == CacheMode::Passthrough
             || volume.entry == TableEntry::Changing
@@ -766,7 +774,7 @@ fn new_volume(
     oracle: &mut Oracle,
     random: &mut Random,
 ) -> SimVolume {
-    let sectors = (config.size_bytes / SECTOR_BYTES as u64) as u32;
+    let sectors = (config.origin.size_bytes / SECTOR_BYTES as u64) as u32;
     let initial = oracle.add_volume(sectors, history);
     let fresh = Fresh::Stamps { volume: index as u8, write: initial.0 };
     let origin = Device::new(DeviceOptions { fresh, ..config.origin }, random.fork());
@@ -790,5 +798,6 @@ fn new_volume(
         was_in_order: false,
         lingers_in: None,
         pins: KnownPins::default(),
+        growth: Growth::default(),
     }
 }

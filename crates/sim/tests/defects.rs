@@ -52,6 +52,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             PinNotDurable,
             ShareMinIgnored,
             ShareMaxIgnored,
+            GrowNotDurable,
         ],
     ),
     (
@@ -79,6 +80,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             DiscardForgetsFirst,
             MovedUnderWindow,
             EpochFlushSkipped,
+            GrownTailBelieved,
         ],
     ),
     (

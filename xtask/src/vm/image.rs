@@ -16,7 +16,8 @@ use super::archive::Archive;
 use super::supplies::Supplies;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
-const PROGRAMS: [&str; 6] = ["fio", "mkfs.ext4", "e2fsck", "mkfs.xfs", "xfs_repair", "nbd-client"];
+const PROGRAMS: [&str; 7] =
+    ["fio", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
 /// Links to busybox that must be there before it makes all others.
 const FIRST_LINKS: [(&str, &str); 2] = [("bin/sh", "busybox"), ("sbin/modprobe", "../bin/busybox")];
 /// Folders beside those of files.

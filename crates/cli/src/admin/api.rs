@@ -127,6 +127,9 @@ pub(crate) struct Export {
     /// Spec of the origin or the bare device.
     pub(crate) device: String,
     pub(crate) size_bytes: u64,
+    /// Size of the origin of a volume now: more if it was extended and the volume was not.
+    #[serde(default)]
+    pub(crate) origin_size_bytes: Option<u64>,
     pub(crate) logical_block_bytes: u32,
     pub(crate) is_read_only: bool,
     /// Why it cannot be connected to, if it cannot.
@@ -463,7 +466,25 @@ pub(crate) struct Decision {
     pub(crate) age_ms: u64,
 }
 
-/// Names a volume: drain, invalidate.
+/// A volume is as long as its origin.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Resized {
+    pub(crate) name: String,
+    pub(crate) old_size_bytes: u64,
+    pub(crate) size_bytes: u64,
+    /// Who used the volume when it grew.
+    pub(crate) clients: Vec<ResizedClient>,
+}
+
+/// When a client sees that its volume has grown.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ResizedClient {
+    pub(crate) client: String,
+    /// `live`, `after_reconnect` or `after_restart`.
+    pub(crate) sees_size: String,
+}
+
+/// Names a volume: drain, invalidate, resize.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct VolumeRequest {
     pub(crate) volume: String,

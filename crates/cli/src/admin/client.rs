@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 
 use super::api::{
     AttachRequest, DetachRequest, Detached, Done, ErrorReply, ExplainRequest, Explanation, Extent,
-    Fetched, RangeRequest, SetRequest, Status, VolumeRequest,
+    Fetched, RangeRequest, Resized, SetRequest, Status, VolumeRequest,
 };
 use super::socket;
 use crate::exit::{Exit, Failure};
@@ -139,6 +139,11 @@ impl AdminClient {
     /// Detaches a volume.
     pub(crate) async fn detach(&self, request: &DetachRequest) -> Result<Detached, Failure> {
         self.ask("/v1/detach", request).await
+    }
+
+    /// Makes a volume as long as its origin.
+    pub(crate) async fn resize(&self, volume: &str) -> Result<Resized, Failure> {
+        self.ask("/v1/resize", &VolumeRequest { volume: volume.to_owned() }).await
     }
 
     /// Forgets the clean copies of a volume.

@@ -24,7 +24,8 @@ use axum::{Json, Router};
 use forebay_engine::event::DirtyFate;
 use forebay_engine::options::{PROMOTION_NHIT_MAX, SetSettings, VolumeSettings};
 use forebay_host::{
-    AdminCommand, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus, Ticket,
+    AdminCommand, ClientSize, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus,
+    Ticket,
 };
 use tokio::net::UnixListener;
 use tokio::runtime;
@@ -33,7 +34,8 @@ use tokio::sync::{oneshot, watch};
 use crate::exit::{Exit, Failure};
 use crate::{names, size};
 use api::{
-    AttachRequest, DetachRequest, Detached, Done, ErrorReply, SetRequest, Status, VolumeRequest,
+    AttachRequest, DetachRequest, Detached, Done, ErrorReply, Resized, ResizedClient, SetRequest,
+    Status, VolumeRequest,
 };
 
 /// How long answers under way may take to reach their clients when the daemon ends.
@@ -129,6 +131,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/fetch", post(ranges::post_fetch))
         .route("/v1/drain", post(post_drain))
         .route("/v1/detach", post(post_detach))
+        .route("/v1/resize", post(post_resize))
         .route("/v1/invalidate", post(post_invalidate))
         .route("/v1/stop", post(post_stop))
         .with_state(shared)
@@ -237,6 +240,24 @@ async fn post_detach(
     let dirty = if discard_dirty { DirtyFate::Discarded } else { DirtyFate::WrittenBack };
     let done = outcome_of(&handle, AdminCommand::Detach { volume, dirty }).await?;
     Ok(Json(Detached { discarded_bytes: done.discarded_bytes }))
+}
+
+async fn post_resize(
+    State(Shared { handle, .. }): State<Shared>,
+    Json(VolumeRequest { volume }): Json<VolumeRequest>,
+) -> Result<Json<Resized>, Failure> {
+    let done = outcome_of(&handle, AdminCommand::Resize { volume: volume.clone() }).await?;
+    let resized = done.resized.ok_or_else(gone)?;
+    let client = |client: ClientSize| ResizedClient {
+        sees_size: names::size_reach_name(client.reach).to_owned(),
+        client: client.client,
+    };
+    Ok(Json(Resized {
+        name: volume,
+        old_size_bytes: resized.old_bytes,
+        size_bytes: resized.new_bytes,
+        clients: resized.clients.into_iter().map(client).collect(),
+    }))
 }
 
 async fn post_invalidate(

@@ -186,6 +186,7 @@ fn export(report: &ExportReport) -> Export {
         name: report.name.clone(),
         device: report.device.clone(),
         size_bytes: report.size_bytes,
+        origin_size_bytes: report.origin_size_bytes,
         logical_block_bytes: report.logical_block_bytes,
         is_read_only: report.is_read_only,
         unavailable: report.unavailable.clone(),

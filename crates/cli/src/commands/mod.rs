@@ -13,6 +13,7 @@ mod invalidate;
 mod online;
 mod pin;
 mod replay;
+mod resize;
 mod serve;
 mod set;
 mod show;
@@ -46,6 +47,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Unpin(arguments) => pin::unpin(&arguments).map(done),
         Command::Drain(arguments) => drain::run(&arguments).map(done),
         Command::Detach(arguments) => detach::run(&arguments).map(done),
+        Command::Resize(arguments) => resize::run(&arguments).map(done),
         Command::Invalidate(arguments) => invalidate::run(&arguments).map(done),
         Command::Stop(arguments) => stop::run(&arguments).map(done),
         Command::Show(arguments) => show::run(&arguments).map(done),

@@ -122,6 +122,7 @@ fn write_export(text: &mut String, export: &Export) -> std::fmt::Result {
                 volume.state,
                 mode_text(volume)
             )?;
+            write_longer_origin(text, export)?;
             write_volume(text, volume)?;
         }
         None => writeln!(text, "export {name}: {size} on {device}")?,
@@ -130,6 +131,23 @@ fn write_export(text: &mut String, export: &Export) -> std::fmt::Result {
         writeln!(text, "  unavailable {reason}")?;
     }
     write_latency(text, &export.latency)
+}
+
+/// That there is more of the origin than of the volume, or less.
+fn write_longer_origin(text: &mut String, export: &Export) -> std::fmt::Result {
+    let Some(found) = export.origin_size_bytes else { return Ok(()) };
+    let (name, own) = (&export.name, export.size_bytes);
+    if found > own {
+        let more = size::text(found - own);
+        writeln!(
+            text,
+            "  longer      the origin has {more} more: `forebay resize {name}` adds them"
+        )?;
+    } else if found < own {
+        let less = size::text(own - found);
+        writeln!(text, "  shorter     the origin lacks {less} at its end: make it longer again")?;
+    }
+    Ok(())
 }
 
 fn write_volume(text: &mut String, volume: &Volume) -> std::fmt::Result {

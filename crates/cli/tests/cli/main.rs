@@ -20,6 +20,7 @@ mod origin_stalls;
 mod pins;
 mod recorded;
 mod replay;
+mod resize;
 mod serve;
 #[path = "../../src/demo/stamps.rs"]
 mod stamps;

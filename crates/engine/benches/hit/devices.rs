@@ -135,7 +135,6 @@ impl Devices {
             supports_discard: false,
         };
         let facts = OriginFacts {
-            size_bytes: origin_bytes,
             optimal_io_bytes: 0,
             is_rotational: true,
             has_volatile_cache: true,

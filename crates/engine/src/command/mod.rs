@@ -18,9 +18,11 @@ use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
 
 mod discard;
+mod grow;
 mod pins;
 mod stop;
 
+use grow::OldTail;
 pub(crate) use stop::StopStage;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,6 +35,11 @@ enum Goal {
     Invalidate,
     Settings,
     Pins,
+    /// The volume gets more blocks at its end.
+    Grow {
+        size_bytes: u64,
+        old_tail: OldTail,
+    },
     Order(WritebackOrder),
     Attach,
     /// The volume leaves the table again, as if it had not come.
@@ -45,6 +52,7 @@ impl Goal {
         match self {
             Goal::Mode(mode) => !mode.keeps_dirty(),
             Goal::Drain | Goal::Detach | Goal::Order(_) => true,
+            Goal::Grow { old_tail, .. } => old_tail == OldTail::Partial,
             Goal::Discard
             | Goal::Invalidate
             | Goal::Settings
@@ -175,6 +183,7 @@ impl Engine {
             }
             Command::SetVolume { volume, settings } => self.set_volume(id, volume, settings),
             Command::Pin { extent, change } => self.change_pins(id, extent, change),
+            Command::Grow { volume, size_bytes } => self.grow(id, volume, size_bytes),
             Command::SetCacheSet { settings } => self.set_cache_set(id, settings),
             Command::Explain { volume, block } => self.start_explaining(id, volume, block),
             Command::Stop => self.start_stop(id),
@@ -489,6 +498,7 @@ impl Engine {
                 self.void_volume(slot);
                 self.superblock.volumes[usize::from(slot.0)] = None;
             }
+            Goal::Grow { size_bytes, .. } => self.store_grown(slot, size_bytes),
             Goal::Settings | Goal::Pins => {}
             Goal::Attach | Goal::AbandonAttach => unreachable!("nobody uses it yet"),
             Goal::Discard => unreachable!("it has left the table"),
@@ -580,6 +590,9 @@ impl Engine {
             let volume = self.volume_mut(slot);
             volume.mode = stored;
             volume.epochs.set_order(order);
+            if let Goal::Grow { size_bytes, .. } = command.goal {
+                volume.size_bytes = size_bytes;
+            }
             volume.command = None;
             volume.is_gated = false;
             let is_clean = !stored.keeps_dirty() && volume.dirty_blocks == 0;

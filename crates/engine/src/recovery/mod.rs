@@ -156,14 +156,15 @@ impl Engine {
     pub(crate) fn create_volume(&mut self, slot: VolumeSlot, facts: Option<OriginFacts>) {
         let stored = self.superblock.volume(slot).expect("the slot is in the table");
         let nothing_drained = Cut { epoch: FlushEpoch(0), last: self.log.last_version() };
-        let size_bytes = facts.map_or(stored.size_bytes, |facts| facts.size_bytes);
         let volume = Volume {
             id: stored.id,
             generation: stored.generation,
             mode: stored.mode,
             settings: stored.settings,
             facts,
-            size_bytes,
+            // That of the table, also where the origin is larger: clients were promised this one,
+            // and behind its end the origin belongs to somebody else.
+            size_bytes: stored.size_bytes,
             service: if facts.is_some() { Service::Cached } else { Service::Quiesced },
             index: Default::default(),
             locks: Default::default(),

@@ -74,6 +74,12 @@ impl Disk {
         put(&mut self.durable, offset, bytes);
     }
 
+    /// Makes the device longer by these bytes, durably.
+    pub(crate) fn extend(&mut self, bytes: &[u8]) {
+        self.seen.extend_from_slice(bytes);
+        self.durable.extend_from_slice(bytes);
+    }
+
     /// Flips a bit of each byte of a range, durably.
     pub(crate) fn rot(&mut self, offset: u64, length: u64) {
         let bytes: Vec<u8> = self.range(offset, length).iter().map(|byte| byte ^ 1).collect();

@@ -79,7 +79,6 @@ impl Setup {
 
     pub(crate) fn origin_facts(&self) -> OriginFacts {
         OriginFacts {
-            size_bytes: self.origin_bytes,
             optimal_io_bytes: 0,
             is_rotational: true,
             has_volatile_cache: true,

@@ -14,6 +14,7 @@ mod explain;
 mod flushes;
 mod full_cache;
 mod gathered;
+mod grow;
 mod hand_over;
 mod modes;
 mod odd_sizes;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use forebay_device_model::Model;
 use forebay_engine::options::{CacheFacts, OriginFacts};
+use forebay_engine::units::SECTOR_BYTES;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -16,7 +17,7 @@ use crate::aligned::AlignedBytes;
 use crate::device_spec::DeviceSpec;
 use crate::probe::{
     DeviceFacts, DeviceKind, DeviceUser, Identity, OpenError, check_signatures, check_unused,
-    take_facts,
+    known_size_of_file, take_facts,
 };
 
 /// How often a held lock is asked for, and the pause between: two seconds in all. Measured: the
@@ -122,6 +123,13 @@ impl OpenedDevice {
         &self.facts
     }
 
+    /// Its size now, if that can be told without waiting: up to the last whole sector.
+    pub(crate) fn known_size_bytes(&self) -> Option<u64> {
+        let bytes = known_size_of_file(&self.file, self.facts.kind)?;
+        let sector = SECTOR_BYTES as u64;
+        Some(bytes / sector * sector)
+    }
+
     /// The file that does the I/O.
     pub(crate) fn file(&self) -> &File {
         &self.file
@@ -155,7 +163,6 @@ impl OpenedDevice {
             None => self.facts.is_rotational,
         };
         OriginFacts {
-            size_bytes: self.facts.size_bytes,
             optimal_io_bytes: self.facts.optimal_io_bytes,
             is_rotational,
             has_volatile_cache: self.facts.has_volatile_cache,

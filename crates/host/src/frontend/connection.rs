@@ -80,6 +80,8 @@ pub(super) struct Connection {
     pub(super) last_progress: Time,
     pub(super) server: ServerConnection,
     pub(super) session: Option<Session>,
+    /// The size that its client was told of in the handshake.
+    pub(super) told_bytes: u64,
     pub(super) export: Option<ExportNumber>,
     pub(super) outbox: Outbox,
     pub(super) incoming: Option<Incoming>,
@@ -117,6 +119,7 @@ impl Connection {
             last_progress: now,
             server,
             session: None,
+            told_bytes: 0,
             export: None,
             outbox,
             incoming: None,
@@ -134,6 +137,17 @@ impl Connection {
             message: Box::new(empty_message()),
             pieces: Box::new([piece; 2]),
         }
+    }
+
+    /// Whether the size that its client was told of is the one of its export.
+    pub(super) fn knows_size(&self) -> bool {
+        self.session.is_some_and(|session| session.size_bytes == self.told_bytes)
+    }
+
+    /// Its export has another size.
+    pub(super) fn resize(&mut self, size_bytes: u64) {
+        self.server.resize(size_bytes);
+        self.session = self.server.session().copied().or(self.session);
     }
 
     /// Whether a receive is under way.

@@ -82,6 +82,27 @@ pub(crate) struct ClientReply {
     pub(crate) served: Served,
 }
 
+/// When a client that is there sees that its export has become longer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SizeReach {
+    /// At once: it was told.
+    Live,
+    /// When it connects again: nothing tells it before.
+    Reconnect,
+    /// When its block device was removed and made anew: by a stop and a start of the server while
+    /// nobody uses the device.
+    Restart,
+}
+
+/// A client of an export, and when it sees a new size.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientSize {
+    /// Address, process, socket or block device.
+    pub client: String,
+    /// When.
+    pub reach: SizeReach,
+}
+
 /// What a front end works with.
 pub(crate) struct FrontContext<'a> {
     pub(crate) ring: &'a mut Ring,
@@ -135,6 +156,18 @@ pub(crate) trait FrontEnd {
 
     /// Whether the kernel holds no memory for it and no client is left.
     fn is_empty(&self) -> bool;
+
+    /// An export has become longer: requests up to its new end are taken from now on, and clients
+    /// that can be told are told.
+    fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber);
+
+    /// Whether clients of an export are still being told of a new size.
+    fn is_resizing(&self, _export: ExportNumber) -> bool {
+        false
+    }
+
+    /// When each client of an export sees the size that it has now.
+    fn size_reach(&self, export: ExportNumber) -> Vec<ClientSize>;
 
     /// Clients of an export, by name.
     fn peers_of(&self, export: ExportNumber) -> Vec<String>;
@@ -230,6 +263,18 @@ impl FrontEnd for FrontEnds {
 
     fn is_empty(&self) -> bool {
         self.all().into_iter().all(FrontEnd::is_empty)
+    }
+
+    fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        self.all_mut().into_iter().for_each(|front| front.resize(context, export));
+    }
+
+    fn is_resizing(&self, export: ExportNumber) -> bool {
+        self.all().into_iter().any(|front| front.is_resizing(export))
+    }
+
+    fn size_reach(&self, export: ExportNumber) -> Vec<ClientSize> {
+        self.all().into_iter().flat_map(|front| front.size_reach(export)).collect()
     }
 
     fn peers_of(&self, export: ExportNumber) -> Vec<String> {

@@ -31,7 +31,7 @@ use super::outbox::{Body, OutgoingReply, SendStep, Sent};
 use super::translation::{
     RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
 };
-use super::{ClientReply, Demand, FrontContext, FrontEnd};
+use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
 use crate::buffer_pool::Owner;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
@@ -140,6 +140,13 @@ impl NbdFrontEnd {
         self.touch(index);
     }
 
+    /// Connections that use an export.
+    fn clients_of(&self, export: ExportNumber) -> impl Iterator<Item = &Connection> {
+        self.connections.iter().map(|(_, connection)| connection).filter(move |connection| {
+            connection.export == Some(export) && connection.phase != Phase::Closing
+        })
+    }
+
     fn touch(&mut self, index: u32) {
         let connection = &mut self.connections[index];
         if !connection.is_touched {
@@ -243,6 +250,7 @@ impl NbdFrontEnd {
         let connection = &mut self.connections[index];
         let export = context.exports.number_at(session.export_index);
         connection.session = Some(session);
+        connection.told_bytes = session.size_bytes;
         connection.export = Some(export);
         self.handshakes -= 1;
         let name = &context.exports[export].facts.name;
@@ -643,14 +651,27 @@ impl FrontEnd for NbdFrontEnd {
         self.connections.count() == 0
     }
 
+    /// The protocol has no message for it. Who asks for more than it was told gets it.
+    fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        let size_bytes = context.exports.shown_size_bytes(export);
+        for index in 0..self.connections.bound() {
+            let connection = self.connections.get_mut(index);
+            if let Some(connection) = connection.filter(|c| c.export == Some(export)) {
+                connection.resize(size_bytes);
+            }
+        }
+    }
+
+    fn size_reach(&self, export: ExportNumber) -> Vec<ClientSize> {
+        let reach_of = |connection: &Connection| ClientSize {
+            client: connection.peer.clone(),
+            reach: if connection.knows_size() { SizeReach::Live } else { SizeReach::Reconnect },
+        };
+        self.clients_of(export).map(reach_of).collect()
+    }
+
     fn peers_of(&self, export: ExportNumber) -> Vec<String> {
-        self.connections
-            .iter()
-            .filter(|(_, connection)| {
-                connection.export == Some(export) && connection.phase != Phase::Closing
-            })
-            .map(|(_, connection)| connection.peer.clone())
-            .collect()
+        self.clients_of(export).map(|connection| connection.peer.clone()).collect()
     }
 
     fn report(&self, exports: &ExportTable, now: Time) -> Vec<ConnectionReport> {

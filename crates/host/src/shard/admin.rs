@@ -44,6 +44,7 @@ impl Running {
                     set.engine.cancel_command(id);
                 }
             }
+            Message::Measured(measured) => self.handle_measured(*measured),
             Message::Returned(returned) => self.handle_returned(returned),
             Message::ResetCounters(answer) => {
                 self.exports.reset_counters();
@@ -73,6 +74,7 @@ impl Running {
                 name: export.facts.name.clone(),
                 device: export.facts.device.clone(),
                 size_bytes: export.facts.size_bytes,
+                origin_size_bytes: self.origin_size(export.target),
                 logical_block_bytes: export.facts.logical_block_bytes,
                 is_read_only: export.facts.is_read_only,
                 unavailable: export.unavailable(),
@@ -91,6 +93,13 @@ impl Running {
             devices: self.devices.report(self.now),
             memory: self.pool.report(),
         }
+    }
+
+    /// What the kernel says of the size of a volume's origin without asking anybody.
+    fn origin_size(&self, target: Target) -> Option<u64> {
+        let Target::Volume(slot) = target else { return None };
+        let device = self.set.as_ref()?.origin(slot)?;
+        self.devices.opened(device).known_size_bytes()
     }
 
     fn block_map(&self, volume: &str, blocks: &Range<u64>) -> Result<Vec<BlockRun>, AdminError> {
@@ -126,7 +135,7 @@ impl Running {
         let set = self.set.as_ref().ok_or(AdminError::NoCacheSet)?;
         let unknown = || AdminError::NoSuchVolume { name: volume.to_owned() };
         let slot = set.slot_named(volume).ok_or_else(unknown)?;
-        let size_bytes = set.engine.superblock().volume(slot).ok_or_else(unknown)?.size_bytes;
+        let size_bytes = set.engine.volume_size_bytes(slot).ok_or_else(unknown)?;
         if offset_bytes >= size_bytes {
             let volume = volume.to_owned();
             return Err(AdminError::BehindEnd { volume, size_bytes, offset_bytes });
@@ -165,6 +174,10 @@ impl Running {
             answer.send(Err(AdminError::NoCacheSet));
             return;
         }
+        if let ShardCommand::Plain(AdminCommand::Resize { volume }) = &command {
+            self.resize(id, volume, answer);
+            return;
+        }
         self.start_command(id, command, answer);
     }
 
@@ -197,11 +210,10 @@ impl Running {
         let other = |command| Ok((command, CommandKind::Other));
         let command = match command {
             ShardCommand::Attach { name, device, mode, order, logical_block_bytes, settings } => {
-                let facts = device.origin_facts();
                 let volume = NewVolume {
                     name,
                     origin_path: device.spec().to_string(),
-                    size_bytes: facts.size_bytes,
+                    size_bytes: device.facts().size_bytes,
                     logical_block_bytes,
                     mode,
                     writeback_order: order,
@@ -213,6 +225,7 @@ impl Running {
         };
         match command {
             AdminCommand::Attach { .. } => panic!("the handle opens the origin first"),
+            AdminCommand::Resize { .. } => panic!("the origin is looked at first"),
             AdminCommand::Detach { volume, dirty } => self.detach(volume, dirty),
             AdminCommand::SetMode { volume, mode } => {
                 other(Command::SetMode { volume: slot(&volume)?, mode })
@@ -272,7 +285,7 @@ impl Running {
         let export = ExportFacts {
             name,
             device: volume.origin_path.clone(),
-            size_bytes: facts.size_bytes,
+            size_bytes: volume.size_bytes,
             logical_block_bytes: volume.logical_block_bytes,
             optimal_io_bytes: facts.optimal_io_bytes,
             is_read_only: false,
@@ -388,15 +401,6 @@ impl Running {
         self.begin_comeback();
     }
 
-    fn refresh_sizes(&mut self) {
-        let set = self.set.as_ref().expect("events come from the engine");
-        for (slot, volume) in set.engine.superblock().slots() {
-            if let Some(export) = self.exports.of_volume(slot) {
-                self.exports.resize(export, volume.size_bytes);
-            }
-        }
-    }
-
     fn complete(&mut self, id: CommandId, result: Result<Option<VolumeSlot>, CommandError>) {
         let set = self.set.as_mut().expect("events come from the engine");
         let Some(place) = set.commands.iter().position(|command| command.id == id) else {
@@ -406,6 +410,11 @@ impl Running {
         let mut done = CommandDone::default();
         match kind {
             CommandKind::Other => {}
+            CommandKind::Resize { slot, old_bytes, new_bytes } => {
+                if result.is_ok() {
+                    return self.end_resize(slot, (old_bytes, new_bytes), answer);
+                }
+            }
             CommandKind::Stop => {
                 set.handle_stopped(result.map(|_| ()), answer);
                 return;

@@ -187,6 +187,11 @@ impl ExportTable {
         self.offer();
     }
 
+    /// The size that clients of an export see: up to its last whole logical block.
+    pub(crate) fn shown_size_bytes(&self, number: ExportNumber) -> u64 {
+        info(&self[number].facts).size_bytes
+    }
+
     fn offer(&mut self) {
         self.offered.clear();
         self.offered_numbers.clear();

@@ -19,9 +19,11 @@ use forebay_engine::status::BlockState;
 use thiserror::Error;
 
 use super::comeback::Returned;
+use super::resize::Measured;
 use super::status::ShardStatus;
 use crate::device::OpenedDevice;
 use crate::device_spec::DeviceSpec;
+use crate::frontend::ClientSize;
 use crate::frontend::ublk::UblkReport;
 use crate::probe::OpenError;
 use crate::ring::WakeUp;
@@ -73,6 +75,11 @@ pub enum AdminCommand {
     },
     /// Write everything back and stay clean.
     Drain {
+        /// The volume.
+        volume: String,
+    },
+    /// Make a volume as long as its origin is now.
+    Resize {
         /// The volume.
         volume: String,
     },
@@ -146,6 +153,30 @@ pub enum AdminError {
     /// The origin cannot be used as asked.
     #[error(transparent)]
     UnsuitableOrigin(#[from] crate::set::OriginError),
+    /// The size of an origin cannot be looked at.
+    #[error("the size of the origin of volume `{volume}` cannot be looked at: {source}")]
+    OriginSize {
+        /// The volume.
+        volume: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+    /// A volume would have to become smaller.
+    #[error(
+        "{device} has {found_bytes} bytes, and volume `{volume}` {size_bytes}: a volume cannot \
+         become smaller. It goes on with its size, and fails where the origin ends; make the \
+         origin as long as that again"
+    )]
+    OriginSmaller {
+        /// The volume.
+        volume: String,
+        /// Its origin.
+        device: String,
+        /// Size of the origin.
+        found_bytes: u64,
+        /// Size of the volume.
+        size_bytes: u64,
+    },
     /// The table is full, or name or path do not fit.
     #[error("cannot attach `{name}`: {reason}")]
     BadVolume {
@@ -186,7 +217,10 @@ fn command_error_text(error: CommandError) -> String {
         }
         CommandError::Dirty => "the volume has dirty data; drain it first",
         CommandError::Cancelled => "cancelled",
-        CommandError::Invalid => "a setting is out of range, or a range outside of the volume",
+        CommandError::Invalid => {
+            "a setting or a size is out of range, or a range outside of the volume"
+        }
+        CommandError::WouldShrink => "a volume cannot become smaller: its end may be in the cache",
         CommandError::KeepsTooMuch(error) => return error.to_string(),
         CommandError::TooManyRanges => {
             return format!(
@@ -214,10 +248,23 @@ pub struct BlockReport {
 pub struct Ticket(pub(crate) CommandId);
 
 /// What a command did.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CommandDone {
     /// Bytes of dirty data that it threw away.
     pub discarded_bytes: u64,
+    /// What became of a size, if it was about one.
+    pub resized: Option<Resized>,
+}
+
+/// A volume is as long as its origin.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Resized {
+    /// Size before, in bytes.
+    pub old_bytes: u64,
+    /// Size now, in bytes: no less.
+    pub new_bytes: u64,
+    /// Clients that were there, and when they see it.
+    pub clients: Vec<ClientSize>,
 }
 
 /// How a command ended.
@@ -292,6 +339,8 @@ pub(crate) enum Message {
         answer: CommandAnswer,
     },
     Cancel(CommandId),
+    /// The size of an origin was looked at.
+    Measured(Box<Measured>),
     /// The cache device that was gone is found.
     Returned(Box<Returned>),
     /// A ublk device is further.

@@ -7,6 +7,7 @@ pub(crate) mod exports;
 mod fetch;
 pub(crate) mod handle;
 pub(crate) mod latency;
+mod resize;
 mod run;
 mod served_set;
 pub(crate) mod status;

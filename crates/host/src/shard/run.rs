@@ -21,6 +21,7 @@ use super::bare::BareRequests;
 use super::exports::{ExportFacts, ExportTable, Target};
 use super::fetch::Fetches;
 use super::handle::{Answer, CommandAnswer, Message, NotServing, ShardHandle};
+use super::resize::PendingSize;
 use super::served_set::ServedSet;
 use super::{BareExport, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
@@ -72,6 +73,8 @@ pub(super) struct Running {
     pub(super) ready_answers: Vec<Answer<(), NotServing>>,
     /// A stop that begins when no front end can bring requests any more.
     pub(super) pending_stop: Option<(CommandId, CommandAnswer)>,
+    /// Answers about a new size that wait for front ends.
+    pub(super) pending_sizes: Vec<PendingSize>,
     /// Why the shard ends early, though in good order.
     pub(super) failure: Option<ShardError>,
     /// The engine may have something to do.
@@ -153,6 +156,7 @@ impl Running {
             handle,
             ready_answers: Vec::new(),
             pending_stop: None,
+            pending_sizes: Vec::new(),
             failure: None,
             is_restless: false,
             cache_timeout_ms: options.cache_timeout_ms,

@@ -56,6 +56,8 @@ pub(super) enum CommandKind {
     Attach { device: DeviceId, facts: ExportFacts },
     /// Close the origin.
     Detach { slot: VolumeSlot, discarded_bytes: u64 },
+    /// Tell how clients come to the new size.
+    Resize { slot: VolumeSlot, old_bytes: u64, new_bytes: u64 },
     /// End the shard.
     Stop,
     /// Nothing.
@@ -147,6 +149,7 @@ impl ServedSet {
         for (slot, origin) in origins {
             let volume = superblock.volume(slot).expect("origins belong to volumes");
             let facts = volume_facts(&superblock.set_id, volume, Some(&origin));
+            warn_of_longer_origin(volume, &origin);
             let id = devices.add(ring, origin).map_err(|_| too_many(&volume.name))?;
             set.origins[usize::from(slot.0)] = Some(id);
             exports.add(facts, Target::Volume(slot), None)?;
@@ -417,6 +420,20 @@ impl ServedSet {
             status: self.engine.status(now),
             what_if: self.live_curve.estimates(),
         }
+    }
+}
+
+/// A start does not grow anything by itself.
+fn warn_of_longer_origin(volume: &Volume, origin: &OpenedDevice) {
+    let (found_bytes, size_bytes) = (origin.facts().size_bytes, volume.size_bytes);
+    if found_bytes > size_bytes {
+        let name = &volume.name;
+        tracing::warn!(
+            "volume `{name}`: its origin {} has {found_bytes} bytes and the volume {size_bytes}; \
+             it is served with its own size. `forebay resize {name}` makes it as long as its \
+             origin",
+            origin.spec()
+        );
     }
 }
 

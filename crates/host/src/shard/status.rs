@@ -67,8 +67,10 @@ pub struct ExportReport {
     pub name: String,
     /// Spec of the origin, or of the bare device.
     pub device: String,
-    /// Size that clients see.
+    /// Size of the volume or the device.
     pub size_bytes: u64,
+    /// Size of the origin of a volume now, if it is open and the kernel knows.
+    pub origin_size_bytes: Option<u64>,
     /// Smallest unit that clients may address.
     pub logical_block_bytes: u32,
     /// Whether clients may write.

@@ -24,6 +24,7 @@ impl Running {
                 answer.send(Ok(()));
             }
         }
+        self.answer_sizes();
     }
 
     /// Tells somebody that all front ends are ready, as soon as they are.

@@ -126,6 +126,24 @@ fn refusals() -> Vec<Case> {
 }
 
 #[test]
+fn requests_are_judged_by_the_size_that_an_export_has_now() {
+    let request = |command| RawRequest { cookie: 7, ..raw(command, 0, VOLUME_BYTES, 512) };
+    let (mut server, session) = Server::ready("volume", Simple);
+    let read = server.feed(&request(READ).bytes()).unwrap();
+    assert_eq!(verdict(&read), Err(RefusalReason::BeyondEnd));
+    server.connection.resize(VOLUME_BYTES + 512);
+    assert_eq!(server.connection.session().unwrap().size_bytes, session.size_bytes + 512);
+    assert!(verdict(&server.feed(&request(READ).bytes()).unwrap()).is_ok());
+    let behind = RawRequest { length: 1024, ..request(TRIM) };
+    let trim = server.feed(&behind.bytes()).unwrap();
+    assert_eq!(verdict(&trim), Err(RefusalReason::BeyondEnd));
+    // In the handshake there is nothing to judge yet.
+    let mut greeted = Server::greeted();
+    greeted.connection.resize(0);
+    assert!(greeted.connection.session().is_none());
+}
+
+#[test]
 fn each_refusal() {
     for (export, style, request, reason, code) in refusals() {
         let found = judge(export, style, request);

@@ -124,8 +124,7 @@ impl Machine {
             if let Some((index, _)) = origin {
                 origin_of_slot.insert(slot.0, index);
             }
-            let facts = origin.map(|(_, bytes)| OriginFacts {
-                size_bytes: bytes.len() as u64,
+            let facts = origin.map(|_| OriginFacts {
                 optimal_io_bytes: 0,
                 is_rotational: true,
                 has_volatile_cache: true,

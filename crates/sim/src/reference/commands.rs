@@ -1,6 +1,7 @@
 //! Commands of the reference engine: one after the other, each answered when what it did is
 //! durable.
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use forebay_engine::event::{Command, CommandError, CommandId, DirtyFate, PinChange};
@@ -8,7 +9,7 @@ use forebay_engine::format::superblock::{Keeping, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::CacheMode;
 use forebay_engine::payload::{BufferId, Payload};
-use forebay_engine::units::{OriginExtent, VolumeSlot};
+use forebay_engine::units::{OriginExtent, SECTOR_BYTES, VolumeSlot};
 
 use super::{Fault, Reference, range};
 
@@ -42,7 +43,7 @@ impl Reference {
         self.is_stopping |= command == Command::Stop;
         let must_wait = match command {
             Command::Stop => !self.tasks.is_empty() || !self.waiting.is_empty(),
-            Command::Detach { volume, .. } => {
+            Command::Detach { volume, .. } | Command::Grow { volume, .. } => {
                 let tasks = self.tasks.values().map(|task| &task.request);
                 tasks.chain(&self.waiting).any(|request| request.volume == volume)
             }
@@ -118,6 +119,7 @@ impl Reference {
                 entry.writeback_order = *order;
                 return Ok(TableChange::To(None));
             }
+            Command::Grow { volume, size_bytes } => return self.grow(*volume, *size_bytes),
             Command::Pin { extent, change } => {
                 return self.change_pins(extent, *change);
             }
@@ -127,6 +129,22 @@ impl Reference {
         let entry = entry.and_then(Option::as_mut).ok_or(CommandError::NoSuchVolume)?;
         entry.mode = mode;
         Ok(TableChange::To(None))
+    }
+
+    fn grow(&mut self, slot: VolumeSlot, size_bytes: u64) -> Result<TableChange, CommandError> {
+        let entry = self.superblock.volumes.get_mut(usize::from(slot.0));
+        let entry = entry.and_then(Option::as_mut).ok_or(CommandError::NoSuchVolume)?;
+        match size_bytes.cmp(&entry.size_bytes) {
+            Ordering::Less => Err(CommandError::WouldShrink),
+            Ordering::Equal => Ok(TableChange::None),
+            Ordering::Greater if !size_bytes.is_multiple_of(SECTOR_BYTES as u64) => {
+                Err(CommandError::Invalid)
+            }
+            Ordering::Greater => {
+                entry.size_bytes = size_bytes;
+                Ok(TableChange::To(None))
+            }
+        }
     }
 
     fn change_pins(
@@ -221,6 +239,7 @@ pub(super) fn volume_of(command: &Command) -> Option<VolumeSlot> {
         | Command::Drain { volume }
         | Command::Invalidate { volume }
         | Command::SetOrder { volume, .. }
+        | Command::Grow { volume, .. }
         | Command::SetVolume { volume, .. } => Some(*volume),
         Command::Pin { extent, .. } => Some(extent.volume),
         Command::Attach { .. }

@@ -162,7 +162,6 @@ impl Host {
             supports_discard: false,
         };
         let facts = OriginFacts {
-            size_bytes: sizes.origin_bytes,
             optimal_io_bytes: 0,
             is_rotational: true,
             has_volatile_cache: true,

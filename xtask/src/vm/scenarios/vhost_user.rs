@@ -1,5 +1,6 @@
 //! A guest whose disk is a volume over vhost-user. Its server runs outside of the guest, and is
-//! killed and started again while the guest writes.
+//! killed and started again while the guest writes; later the volume grows under a mounted file
+//! system.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -18,10 +19,13 @@ const ONCE_TIME_MAX: Duration = Duration::from_secs(240);
 const ROUND: Duration = Duration::from_secs(4);
 const CACHE_BYTES: &str = "192M";
 const ORIGIN_BYTES: u64 = 256 << 20;
+/// After it was made longer.
+const GROWN_BYTES: u64 = 384 << 20;
+const SECTOR_BYTES: u64 = 512;
 
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "vhost-user",
-    about: "a guest's disk over vhost-user outlives its server, without an error",
+    about: "a guest's disk over vhost-user outlives its server, and grows, without an error",
     disks: &[],
     run,
 };
@@ -32,7 +36,7 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
     server.start()?;
     let mut guest = stage.boot_with(Some(&server.socket))?;
     let kills = ROUND * (rounds + 1);
-    let script = format!("vhost-user.sh {}", kills.as_secs());
+    let script = format!("vhost-user.sh {} {}", kills.as_secs(), GROWN_BYTES / SECTOR_BYTES);
     let time_max = ONCE_TIME_MAX + 2 * kills;
     stage.script_with(&mut guest, &script, time_max, &mut |line| {
         if line == "kills begin" {
@@ -41,6 +45,9 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
                 server.kill()?;
                 server.start()?;
             }
+        }
+        if line == "grow begin" {
+            server.grow()?;
         }
         Ok(())
     })?;
@@ -61,16 +68,35 @@ impl Server {
         let (forebay, folder) = (forebay.to_owned(), folder.to_owned());
         let socket = folder.join("disk.sock");
         let server = Server { forebay, folder, socket, child: None };
-        let origin = std::fs::File::create(server.folder.join("origin"));
-        origin.and_then(|file| file.set_len(ORIGIN_BYTES)).context("cannot make an origin")?;
+        std::fs::File::create(server.folder.join("origin")).context("cannot make an origin")?;
+        server.set_origin_bytes(ORIGIN_BYTES)?;
         let format = ["format", "cache", "--size", CACHE_BYTES];
         let attach = ["attach", "cache", "origin", "--name", "home", "--cache-mode", "writeback"];
         for arguments in [&format[..], &attach[..]] {
-            let output = server.command().args(arguments).output().context("cannot run forebay")?;
-            let text = String::from_utf8_lossy(&output.stderr);
-            ensure!(output.status.success(), "forebay {}: {text}", arguments[0]);
+            server.run(arguments)?;
         }
         Ok(server)
+    }
+
+    fn set_origin_bytes(&self, bytes: u64) -> anyhow::Result<()> {
+        let origin = std::fs::File::options().write(true).open(self.folder.join("origin"));
+        origin.and_then(|file| file.set_len(bytes)).context("an origin cannot get its size")
+    }
+
+    /// Runs a command to its end; returns what it says.
+    fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = self.command().args(arguments).output().context("cannot run forebay")?;
+        let text = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "forebay {}: {text}", arguments[0]);
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Makes origin and volume longer; the monitor must be told of it.
+    fn grow(&self) -> anyhow::Result<()> {
+        self.set_origin_bytes(GROWN_BYTES)?;
+        let answer = self.run(&["resize", "home", "--json"])?;
+        ensure!(answer.contains("\"live\""), "the guest is not told: {answer}");
+        Ok(())
     }
 
     fn command(&self) -> Command {

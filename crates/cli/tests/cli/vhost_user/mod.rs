@@ -84,6 +84,35 @@ fn what_makes_no_sense_is_refused_and_the_rest_goes_on() {
     assert_eq!(server.terminate(), Some(0));
 }
 
+/// A front end that asks again, which those with a channel for it are told to do, sees a new size;
+/// requests go as far as that at once.
+#[test]
+fn a_disk_that_grows_takes_requests_up_to_its_new_end() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writeback");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    let (old_end, new_end) = ((64u64 << 20) >> 9, (80u64 << 20) >> 9);
+    assert_eq!(guest.request(READ, old_end, 512), FAILED);
+    let origin = std::fs::File::options().write(true).open(scratch.path("origin.img")).unwrap();
+    origin.set_len(new_end << 9).unwrap();
+    let resized = scratch.run(&["resize", "vol", "--json"]).expect(0).json();
+    let client = &resized["clients"][0];
+    assert!(client["client"].as_str().unwrap().ends_with("disk.sock"), "{resized}");
+    // This one has no such channel.
+    assert_eq!(client["sees_size"], "after_reconnect");
+    assert_eq!(guest.config()[..8], new_end.to_le_bytes());
+    guest.set_data(0, 0, &[5; 4096]);
+    assert_eq!(guest.request(WRITE, old_end, 4096), OK);
+    assert_eq!(guest.request(READ, new_end, 512), FAILED);
+    server.kill();
+    let server = serve(&scratch);
+    guest.connect(&socket);
+    assert_eq!(guest.config()[..8], new_end.to_le_bytes());
+    assert_reads(&mut guest, old_end, &[5; 4096]);
+    assert_eq!(server.terminate(), Some(0));
+}
+
 #[test]
 fn several_queues_have_many_requests_under_way() {
     let scratch = Scratch::new();

@@ -31,7 +31,9 @@ pub use geometry::{
 pub use keep::{KEPT_PERCENT_MAX, Keeping, KeepsTooMuch};
 use pins::{PIN_TABLE_OFFSET, decode_pins, encode_pins};
 pub use pins::{PINNED_RANGES_MAX, PinnedRanges};
-pub use volume_table::{AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, Volume};
+pub use volume_table::{
+    AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, VOLUME_BYTES_MAX, Volume,
+};
 use volume_table::{SLOT_BYTES, assert_is_new, decode_slot, encode_slot, good_name_bytes};
 
 /// Bytes of the superblock region and of its copy.

@@ -17,6 +17,8 @@ use crate::units::{BLOCK_BYTES, Generation, VolumeId};
 
 /// Longest volume name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
+/// Largest size of a volume, in bytes: 4 PiB.
+pub const VOLUME_BYTES_MAX: u64 = 1 << 52;
 /// Longest origin path or device spec, in bytes.
 pub const ORIGIN_PATH_BYTES_MAX: usize = 320;
 
@@ -29,7 +31,8 @@ pub(super) struct Slot {
     id: U64,
     /// Raised to void every older record of the volume.
     generation: U64,
-    /// Bytes of the origin when it was attached or last grown.
+    /// Bytes of the volume: those of the origin when it was attached, or when the volume was last
+    /// grown. The origin may have more.
     size_bytes: U64,
     sequential_cutoff_bytes: U64,
     /// Smallest unit a client may address: 512 or 4096.
@@ -105,7 +108,7 @@ pub struct Volume {
     pub name: String,
     /// Absolute path or device spec.
     pub origin_path: String,
-    /// Bytes of the origin.
+    /// Bytes of the volume; its origin has as many or more.
     pub size_bytes: u64,
     /// 512 or 4096.
     pub logical_block_bytes: u32,
@@ -217,7 +220,7 @@ pub(super) fn decode_slot(
         Corrupt::unless_equal(place, "fingerprint", 0, raw.fingerprint.get().into())?;
     }
     Corrupt::unless_equal(place, "size remainder", 0, raw.size_bytes.get() % 512)?;
-    Corrupt::unless_at_most(place, "size", 1 << 52, raw.size_bytes.get())?;
+    Corrupt::unless_at_most(place, "size", VOLUME_BYTES_MAX, raw.size_bytes.get())?;
     let logical = raw.logical_block_bytes.get();
     if logical != 512 {
         Corrupt::unless_equal(place, "logical block size", 4096, logical.into())?;

@@ -38,6 +38,7 @@ pub(super) enum Operation {
     StartUserRecovery,
     EndUserRecovery,
     GetFeatures,
+    UpdateSize,
 }
 
 impl Operation {
@@ -53,6 +54,7 @@ impl Operation {
             Operation::StartUserRecovery => (READ_WRITE, 0x10),
             Operation::EndUserRecovery => (READ_WRITE, 0x11),
             Operation::GetFeatures => (READ, 0x13),
+            Operation::UpdateSize => (READ_WRITE, 0x15),
         };
         encoded(direction, number, size_of::<ControlCommand>())
     }
@@ -70,6 +72,7 @@ impl Operation {
             Operation::StartUserRecovery => "START_USER_RECOVERY",
             Operation::EndUserRecovery => "END_USER_RECOVERY",
             Operation::GetFeatures => "GET_FEATURES",
+            Operation::UpdateSize => "UPDATE_SIZE",
         }
     }
 }
@@ -89,6 +92,7 @@ pub(super) mod feature {
     pub(in super::super) const USER_RECOVERY_REISSUE: u64 = 1 << 4;
     pub(in super::super) const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     pub(in super::super) const USER_COPY: u64 = 1 << 7;
+    pub(in super::super) const UPDATE_SIZE: u64 = 1 << 10;
 }
 
 /// States of a device: without a disk; at work; without a server, requests wait.
@@ -153,7 +157,8 @@ kernel_struct! {
         /// Bytes at `address`.
         length: u16,
         address: u64,
-        /// Of `START_DEV` and `END_USER_RECOVERY`: the process that serves.
+        /// Of `START_DEV` and `END_USER_RECOVERY`: the process that serves. Of `UPDATE_SIZE`: how
+        /// many sectors there are.
         data: u64,
         path_length: u16,
         padding: u16,
@@ -291,6 +296,7 @@ mod tests {
         assert_eq!(Operation::GetParameters.code(), 0x8020_7509);
         assert_eq!(Operation::EndUserRecovery.code(), 0xc020_7511);
         assert_eq!(Operation::GetFeatures.code(), 0x8020_7513);
+        assert_eq!(Operation::UpdateSize.code(), 0xc020_7515);
         assert_eq!(FETCH, 0xc010_7520);
         assert_eq!(COMMIT_AND_FETCH, 0xc010_7521);
     }

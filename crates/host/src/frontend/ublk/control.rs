@@ -46,6 +46,8 @@ fn missing_feature(found: u64) -> Option<&'static str> {
 pub(super) struct Control {
     file: File,
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
+    /// What the driver can do.
+    features: u64,
 }
 
 impl Control {
@@ -65,10 +67,13 @@ impl Control {
             .dontfork()
             .build(RING_ENTRIES)
             .map_err(|source| UblkError::Ring { source })?;
-        let mut control = Control { file, ring };
-        match control.features() {
+        let mut control = Control { file, ring, features: 0 };
+        match control.ask_features() {
             Ok(found) => match missing_feature(found) {
-                None => Ok(control),
+                None => {
+                    control.features = found;
+                    Ok(control)
+                }
                 Some(missing) => Err(UblkError::Feature { missing }),
             },
             Err(error) if error.raw_os_error() == Some(libc::EPERM) => Err(UblkError::NoPermission),
@@ -77,7 +82,21 @@ impl Control {
         }
     }
 
-    fn features(&mut self) -> io::Result<u64> {
+    /// Whether a device at work can get another size: Linux 6.16 and later.
+    pub(super) fn can_resize(&self) -> bool {
+        self.features & feature::UPDATE_SIZE != 0
+    }
+
+    /// Tells a device at work that it has so many sectors, and with it who uses it.
+    pub(super) fn update_size(&mut self, number: u32, sectors: u64) -> io::Result<()> {
+        // SAFETY: no address is given.
+        unsafe {
+            self.run(Operation::UpdateSize, ControlCommand { data: sectors, ..command(number) })?;
+        }
+        Ok(())
+    }
+
+    fn ask_features(&mut self) -> io::Result<u64> {
         let mut features = 0u64;
         let address = features.as_mut_bytes().as_mut_ptr() as u64;
         // SAFETY: the driver writes at most `length` bytes, to `features`.

@@ -94,6 +94,10 @@ pub(super) struct Device {
     pub(super) alive_since: Time,
     /// What it serves is not there any more.
     pub(super) has_lost_export: bool,
+    /// Its size as the driver has it.
+    pub(super) shown_sectors: u64,
+    /// A thread tells the driver of a new size.
+    pub(super) is_resizing: bool,
     open: Option<Open>,
     /// The character device is to be closed when its last command has come back.
     is_let_go: bool,
@@ -112,6 +116,8 @@ impl Device {
             requests: 0,
             alive_since: Time(0),
             has_lost_export: false,
+            shown_sectors: 0,
+            is_resizing: false,
             open: None,
             is_let_go: false,
         }
@@ -122,6 +128,7 @@ impl Device {
         assert!(self.open.is_none() && self.phase == Phase::Starting);
         let Opened { number, queue_count, queue_depth, geometry, channel } = opened;
         self.number = number;
+        self.shown_sectors = geometry.sectors;
         self.open = Some(Open { channel, geometry, queue_count, queue_depth, first_slot });
     }
 
@@ -135,6 +142,11 @@ impl Device {
 
     pub(super) fn geometry(&self) -> &Geometry {
         &self.opened().geometry
+    }
+
+    /// Takes requests up to there.
+    pub(super) fn accept_up_to(&mut self, sectors: u64) {
+        self.opened_mut().geometry.sectors = sectors;
     }
 
     pub(super) fn slot_count(&self) -> u32 {

@@ -84,6 +84,8 @@ pub(super) enum Progress {
     Failed(UblkError),
     /// There is no thread for what was to be done.
     NoThread(io::Error),
+    /// It shows so many sectors now, or keeps its size.
+    Resized(Result<u64, UblkError>),
     /// It is in use, and was left alone.
     InUse(String),
     /// Its disk is gone, its requests are aborted. The shard must let go of it now.
@@ -120,7 +122,7 @@ pub(super) fn judge(
     };
     let block_bytes = 1u32.checked_shl(parameters.basic.logical_block_shift.into()).unwrap_or(0);
     let sectors = parameters.basic.device_sectors;
-    // A volume that has grown meanwhile has room for it; the device keeps its size.
+    // A volume that has grown meanwhile has room for it; the device is told of that later.
     if sectors > wanted.geometry.sectors || block_bytes != wanted.geometry.logical_block_bytes {
         return Err(UblkError::Changed {
             number,

@@ -20,6 +20,7 @@ mod device;
 mod error;
 mod lifecycle;
 mod request;
+mod resize;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +35,7 @@ use self::lifecycle::{Progress, Wanted};
 use self::request::{Geometry, errno_of};
 use super::block_request::Active;
 use super::log_once::LogOnce;
-use super::{ClientReply, Demand, FrontContext, FrontEnd};
+use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::handle::{Message, ShardHandle};
@@ -92,6 +93,8 @@ pub(crate) struct UblkFrontEnd {
     demands: VecDeque<Demand>,
     memory_waiters: VecDeque<u32>,
     handle: ShardHandle,
+    /// Whether the driver can give a device at work another size.
+    can_resize: bool,
     is_stopping: bool,
     log: LogOnce,
 }
@@ -105,6 +108,7 @@ impl UblkFrontEnd {
             demands: VecDeque::new(),
             memory_waiters: VecDeque::new(),
             handle,
+            can_resize: false,
             is_stopping: false,
             log: LogOnce::default(),
         }
@@ -121,6 +125,7 @@ impl UblkFrontEnd {
             return Ok(());
         }
         let control = &mut Control::open()?;
+        self.can_resize = control.can_resize();
         for option in options {
             let name = || option.name.clone();
             let number = exports.claimable(&option.name).map_err(|reason| match reason {
@@ -224,6 +229,8 @@ impl UblkFrontEnd {
                 }
                 if self.is_stopping {
                     self.begin_removal(index);
+                } else {
+                    self.begin_resize(index);
                 }
             }
             Progress::Failed(error) => {
@@ -238,6 +245,7 @@ impl UblkFrontEnd {
                 }
                 self.keep(index, &format!("it cannot be ended: {source}"));
             }
+            Progress::Resized(result) => self.on_resized(index, result),
             Progress::InUse(user) => {
                 self.keep(index, &format!("it is in use ({user})"));
             }
@@ -452,6 +460,24 @@ impl FrontEnd for UblkFrontEnd {
 
     fn is_empty(&self) -> bool {
         self.may_stop()
+    }
+
+    fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        self.note_size(context.exports, export);
+    }
+
+    fn is_resizing(&self, export: ExportNumber) -> bool {
+        self.devices.iter().any(|device| device.export == export && device.is_resizing)
+    }
+
+    fn size_reach(&self, export: ExportNumber) -> Vec<ClientSize> {
+        let own = self.devices.iter().filter(|device| device.export == export);
+        let client = |device: &Device| {
+            let is_shown = device.shown_sectors == device.wanted.geometry.sectors;
+            let reach = if is_shown { SizeReach::Live } else { SizeReach::Restart };
+            ClientSize { client: device.label(), reach }
+        };
+        own.filter(|device| device.phase == Phase::Live).map(client).collect()
     }
 
     fn peers_of(&self, export: ExportNumber) -> Vec<String> {

@@ -13,9 +13,11 @@ use super::channel::{Channel, Place};
 use super::device::{Device, Phase};
 use super::lifecycle::{Opened, Progress, Wanted};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
-use super::{TAKEN, UblkFrontEnd, UblkReport};
+use super::{TAKEN, UblkError, UblkFrontEnd, UblkReport};
 use crate::buffer_pool::{BufferPool, Owner};
-use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
+use crate::frontend::{
+    ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served, SizeReach,
+};
 use crate::ring::{Ring, Token, WakeUp};
 use crate::shard::MemoryOptions;
 use crate::shard::exports::{ExportFacts, ExportNumber, ExportTable, Target};
@@ -350,4 +352,54 @@ fn a_volume_that_has_left_answers_with_errors() {
     world.arrive(0, op::READ.into(), 0, 8);
     assert!(world.demand().is_none());
     assert_eq!(world.committed(), [(0, -libc::EIO)]);
+}
+
+/// As the shard does when the engine has made a new size durable.
+fn grow(world: &mut World, sectors: u64) {
+    let export = world.export;
+    world.exports.resize(export, sectors * 512);
+    world.with(|front, context| front.resize(context, export));
+}
+
+fn reach(world: &World) -> SizeReach {
+    let clients = world.front.size_reach(world.export);
+    assert_eq!(clients.len(), 1);
+    clients[0].reach
+}
+
+#[test]
+fn a_device_whose_driver_cannot_change_its_size_keeps_it() {
+    let mut world = World::live();
+    let old_sectors = world.front.devices[0].shown_sectors;
+    assert_eq!(reach(&world), SizeReach::Live);
+    grow(&mut world, 2 * old_sectors);
+    assert!(!world.front.is_resizing(world.export));
+    assert_eq!(reach(&world), SizeReach::Restart);
+    world.arrive(0, op::READ.into(), old_sectors, 8);
+    assert_eq!(world.demand(), None, "nobody can ask for that yet");
+    assert!(matches!(world.committed()[..], [(0, ..0)]));
+}
+
+#[test]
+fn a_device_whose_driver_was_told_has_the_new_size() {
+    for is_told in [true, false] {
+        let mut world = World::live();
+        let old_sectors = world.front.devices[0].shown_sectors;
+        grow(&mut world, 2 * old_sectors);
+        // What a thread would do: here is no driver that could be asked.
+        world.front.devices[0].accept_up_to(2 * old_sectors);
+        world.front.devices[0].is_resizing = true;
+        assert!(world.front.is_resizing(world.export));
+        world.arrive(0, op::READ.into(), old_sectors, 8);
+        assert!(world.demand().is_some(), "the driver may be faster with it than with its answer");
+        let failed = || UblkError::Command {
+            command: "UPDATE_SIZE",
+            name: "home".into(),
+            source: io::Error::from_raw_os_error(libc::EOPNOTSUPP),
+        };
+        world.tell(Progress::Resized(if is_told { Ok(2 * old_sectors) } else { Err(failed()) }));
+        assert!(!world.front.is_resizing(world.export));
+        let expected = if is_told { SizeReach::Live } else { SizeReach::Restart };
+        assert_eq!(reach(&world), expected);
+    }
 }

@@ -14,7 +14,7 @@ use crate::buffer_pool::BufferPool;
 use crate::frontend::block_request::Active;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
-use crate::shard::exports::ExportNumber;
+use crate::shard::exports::{ExportNumber, ExportTable};
 
 /// Places of a socket's tokens: queues, then these.
 const ACCEPT: u32 = QUEUE_COUNT_MAX as u32;
@@ -133,6 +133,16 @@ impl Device {
             buffer_bytes: 0,
             requests: 0,
             connected_at: Time(0),
+        }
+    }
+
+    /// Takes over what its export is like now, and tells the front end if that is something else.
+    pub(super) fn renew_geometry(&mut self, exports: &ExportTable) {
+        let geometry = Geometry::of(&exports[self.export].facts);
+        let is_other = geometry != self.geometry;
+        self.geometry = geometry;
+        if let Some(session) = self.open_session().filter(|_| is_other) {
+            session.change_config();
         }
     }
 

@@ -46,7 +46,7 @@ use self::request::{Geometry, status_of};
 use self::ring::RingFault;
 use self::wire::WireFault;
 use super::log_once::LogOnce;
-use super::{ClientReply, Demand, FrontContext, FrontEnd, NUMBER_BITS};
+use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
 use crate::listen::Listener;
 use crate::ring::Completion;
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
@@ -132,12 +132,7 @@ impl VhostUserFrontEnd {
     /// that are connected if a size is another.
     pub(crate) fn begin(&mut self, context: &mut FrontContext<'_>) {
         for device in &mut self.devices {
-            let geometry = Geometry::of(&context.exports[device.export].facts);
-            let is_other = geometry != device.geometry;
-            device.geometry = geometry;
-            if let Some(session) = device.open_session().filter(|_| is_other) {
-                session.tell_config_changed();
-            }
+            device.renew_geometry(context.exports);
             device.accept(context.ring);
         }
     }
@@ -523,6 +518,22 @@ impl FrontEnd for VhostUserFrontEnd {
 
     fn is_empty(&self) -> bool {
         self.devices.iter().all(|device| device.session.is_none())
+    }
+
+    fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {
+        for device in self.devices.iter_mut().filter(|device| device.export == export) {
+            device.renew_geometry(context.exports);
+        }
+    }
+
+    fn size_reach(&self, export: ExportNumber) -> Vec<ClientSize> {
+        let own = self.devices.iter().filter(|device| device.export == export);
+        let client = |device: &Device| {
+            let session = device.session.as_ref().filter(|session| !session.is_closing)?;
+            let reach = if session.knows_config() { SizeReach::Live } else { SizeReach::Reconnect };
+            Some(ClientSize { client: device.label(), reach })
+        };
+        own.filter_map(client).collect()
     }
 
     fn peers_of(&self, export: ExportNumber) -> Vec<String> {

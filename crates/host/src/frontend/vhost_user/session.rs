@@ -51,6 +51,8 @@ pub(super) struct Session {
     stopping: Option<u16>,
     /// Where messages to the front end go.
     backend: Option<OwnedFd>,
+    /// The configuration has changed, and the front end could not be told.
+    has_missed_change: bool,
     /// Nothing is taken from it any more; what is under way ends.
     pub(super) is_closing: bool,
 }
@@ -66,6 +68,7 @@ impl Session {
             queues: Vec::new(),
             stopping: None,
             backend: None,
+            has_missed_change: false,
             is_closing: false,
         }
     }
@@ -297,13 +300,21 @@ impl Session {
         Ok(true)
     }
 
-    /// Tells the front end that the configuration is another, if it listens to that.
-    pub(super) fn tell_config_changed(&self) {
-        if let Some(backend) = &self.backend {
-            let (request, flags) = (abi::BACKEND_CONFIG_CHANGED, flag::VERSION);
-            if let Err(fault) = send(backend.as_fd(), request, flags, &[], None) {
-                tracing::warn!("a front end cannot be told of a new size: {}", fault.text());
-            }
+    /// Whether the front end knows what the configuration is now.
+    pub(super) fn knows_config(&self) -> bool {
+        !self.has_missed_change
+    }
+
+    /// The configuration is another: the front end is told, if it listens to that.
+    pub(super) fn change_config(&mut self) {
+        let Some(backend) = &self.backend else {
+            self.has_missed_change = true;
+            return;
+        };
+        let (request, flags) = (abi::BACKEND_CONFIG_CHANGED, flag::VERSION);
+        if let Err(fault) = send(backend.as_fd(), request, flags, &[], None) {
+            self.has_missed_change = true;
+            tracing::warn!("a front end cannot be told of a new size: {}", fault.text());
         }
     }
 

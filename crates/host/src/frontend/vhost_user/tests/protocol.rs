@@ -5,6 +5,7 @@ use std::net::Shutdown;
 
 use super::super::abi::{BlockConfig, ConfigPart, InFlightArea};
 use super::*;
+use crate::frontend::SizeReach;
 
 #[test]
 fn features_configuration_and_queues_are_told() {
@@ -141,13 +142,27 @@ fn after_a_front_end_has_gone_nothing_is_written_to_its_memory() {
 }
 
 #[test]
+fn who_has_no_channel_for_it_sees_a_new_size_later() {
+    let mut world = World::new();
+    let export = world.export;
+    let reach = |world: &World| world.front.size_reach(export)[0].reach;
+    assert_eq!(reach(&world), SizeReach::Live, "nothing has changed");
+    world.exports.resize(export, 32 << 20);
+    world.with(|front, context| front.resize(context, export));
+    assert_eq!(reach(&world), SizeReach::Reconnect);
+}
+
+#[test]
 fn a_new_size_is_told() {
     let mut world = World::new();
+    let export = world.export;
     let (own, theirs) = UnixStream::pair().unwrap();
     world.say(request::SET_BACKEND_REQ_FD, &[], Some(&OwnedFd::from(theirs)));
     world.with(|front, context| front.begin(context));
-    let export = world.export;
+    assert_eq!(world.front.size_reach(export)[0].reach, SizeReach::Live);
     world.exports.resize(export, 32 << 20);
+    world.with(|front, context| front.resize(context, export));
+    assert_eq!(world.front.size_reach(export)[0].reach, SizeReach::Live);
     world.with(|front, context| front.begin(context));
     let mut header = [0; size_of::<Header>()];
     own.set_nonblocking(true).unwrap();
