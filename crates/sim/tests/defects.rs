@@ -52,6 +52,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             PinNotDurable,
             ShareMinIgnored,
             ShareMaxIgnored,
+            SuccessorDoesNotWait,
         ],
     ),
     (

@@ -25,5 +25,6 @@ mod serve;
 mod stamps;
 mod support;
 mod systemd;
+mod takeover;
 mod up;
 mod vhost_user;

@@ -27,3 +27,4 @@ mod read_ahead;
 mod reads;
 mod repair;
 mod replacement;
+mod takeover;

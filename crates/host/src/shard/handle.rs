@@ -20,11 +20,13 @@ use thiserror::Error;
 
 use super::comeback::Returned;
 use super::status::ShardStatus;
+use super::takeover::Commit;
 use crate::device::OpenedDevice;
 use crate::device_spec::DeviceSpec;
 use crate::frontend::ublk::UblkReport;
 use crate::probe::OpenError;
 use crate::ring::WakeUp;
+use crate::takeover::{HandedOver, TakeoverError, TakeoverTicket};
 
 /// The shard ended before it answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -234,7 +236,7 @@ pub(crate) struct Answer<T, E: From<ShardGone>> {
 }
 
 impl<T, E: From<ShardGone>> Answer<T, E> {
-    fn new(callback: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
+    pub(super) fn new(callback: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
         Answer { callback: Some(Box::new(callback)) }
     }
 
@@ -294,6 +296,16 @@ pub(crate) enum Message {
     Cancel(CommandId),
     /// The cache device that was gone is found.
     Returned(Box<Returned>),
+    /// Another process is to go on with what is served.
+    BeginTakeover(Answer<HandedOver, TakeoverError>),
+    /// It is ready.
+    CommitTakeover(TakeoverTicket, Commit),
+    /// It is not coming.
+    CancelTakeover(TakeoverTicket),
+    /// Somebody waits until a shard that takes over has read everything.
+    WhenRead(Answer<(), NotServing>),
+    /// The predecessor of this shard is gone.
+    TakeOver(Answer<(), ShardGone>),
     /// A ublk device is further.
     Ublk(Box<UblkReport>),
     ResetCounters(Answer<(), ShardGone>),
@@ -463,7 +475,7 @@ impl ShardHandle {
     }
 }
 
-fn wait<T, E>(ask: impl FnOnce(Callback<T, E>)) -> Result<T, E>
+pub(super) fn wait<T, E>(ask: impl FnOnce(Callback<T, E>)) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<ShardGone> + Send + 'static,
