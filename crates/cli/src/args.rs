@@ -190,6 +190,7 @@ Examples:
   forebay serve /dev/nvme0n1p4 --nbd unix:/run/home.nbd --nbd tcp:10809
   forebay serve /dev/nvme0n1p4 --ublk home=0                       as /dev/ublkb0
   forebay serve /dev/nvme0n1p4 --vhost-user home=/run/home.sock    for QEMU or Cloud Hypervisor
+  forebay serve /dev/nvme0n1p4 --nbd tcp:10809 --takeover          after an upgrade
   forebay serve --bare disk=/dev/sdb --nbd unix:/tmp/disk.nbd      no cache, to compare with
   forebay serve --without-cache /dev/nvme0n1p4                     the SSD died")]
 pub(crate) struct ServeArguments {
@@ -238,6 +239,13 @@ pub(crate) struct ServeArguments {
     pub(crate) admin: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) state: StateArguments,
+    /// Go on with what the running daemon of CACHE serves, and let it end: its sockets, its devices
+    /// and their locks are handed over, so nobody sees an address that refuses or a device that is
+    /// gone. NBD clients and virtual machines are disconnected and come back to the same sockets;
+    /// ublk devices wait. Give the options of the running daemon again, or other ones. If this
+    /// fails, the running daemon goes on
+    #[arg(long, requires = "cache", conflicts_with_all = ["bare", "without_cache"])]
+    pub(crate) takeover: bool,
     /// Most clients at once
     #[arg(long, value_name = "N", default_value_t = 64)]
     pub(crate) connections_max: u32,
@@ -272,6 +280,7 @@ pub(crate) struct ServeArguments {
 Examples:
   forebay up /dev/nvme0n1p4
   forebay up /dev/nvme0n1p4 --front-end nbd --json
+  forebay up /dev/nvme0n1p4 --takeover               by a new daemon, after an upgrade
   forebay up /dev/nvme0n1p4 -- --ublk-queues 4       with options of `forebay serve`")]
 pub(crate) struct UpArguments {
     /// Cache device, formatted before
@@ -287,6 +296,10 @@ pub(crate) struct UpArguments {
     /// option makes the block devices afterwards, as far as the daemon does not
     #[arg(long)]
     pub(crate) foreground: bool,
+    /// Replace the daemon that serves CACHE by a new one, as after an upgrade, while its ublk
+    /// devices are in use. If that fails, the old one goes on
+    #[arg(long, conflicts_with = "foreground")]
+    pub(crate) takeover: bool,
     /// Print JSON
     #[arg(long, conflicts_with = "foreground")]
     pub(crate) json: bool,

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_host::set::OpenedSet;
 use forebay_host::{
@@ -18,11 +18,13 @@ use forebay_host::{
 use sd_notify::NotifyState;
 
 use crate::admin::AdminServer;
+use crate::admin::socket::{self, BoundSocket};
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{Progress, Unit};
 use crate::signals::{self, Signal};
 use crate::systemd;
+use crate::takeover::successor::{Predecessor, Succession};
 
 /// How often the shard is looked at: bounds the age of what is shown of recovery.
 const TICK: Duration = Duration::from_millis(500);
@@ -39,6 +41,8 @@ pub(crate) struct Daemon {
     pub(crate) bare: Vec<BareExport>,
     /// Where the admin socket shall be, if there shall be one.
     pub(crate) admin: Option<PathBuf>,
+    /// The daemon that it takes over from, if there is one.
+    pub(crate) predecessor: Option<Predecessor>,
 }
 
 enum Event {
@@ -60,13 +64,86 @@ struct Watch {
     is_stopping: bool,
     /// Why the stop that a signal asked for went wrong.
     stop_failure: Option<Failure>,
+    took_over: Option<TookOver>,
+}
+
+/// How a takeover went.
+struct TookOver {
+    /// When requests began to be held back, and when the predecessor ended.
+    began: Instant,
+    committed: Instant,
+}
+
+/// The sockets for administrators.
+struct AdminSockets {
+    own: Option<BoundSocket>,
+    /// That of the predecessor, if this daemon has another one.
+    unclaimed: Option<BoundSocket>,
+}
+
+impl AdminSockets {
+    /// Begins to serve: nobody else does any more.
+    fn start(&mut self, handle: &ShardHandle) -> Result<Option<AdminServer>, Failure> {
+        self.own.iter_mut().chain(&mut self.unclaimed).for_each(BoundSocket::own_path);
+        self.unclaimed = None;
+        self.own.take().map(|socket| AdminServer::start(socket, handle.clone())).transpose()
+    }
+}
+
+/// All that comes before the first thread.
+struct Prepared {
+    shard: Shard,
+    sockets: AdminSockets,
+    /// What is to be said to a predecessor, and when that began to hold requests back.
+    succession: Option<(Succession, Instant)>,
+}
+
+/// Makes the shard and its admin sockets, or takes them from a predecessor.
+fn prepare(
+    options: ShardOptions,
+    set: Option<OpenedSet>,
+    bare: Vec<BareExport>,
+    (admin, predecessor): (Option<&Path>, Option<Predecessor>),
+) -> Result<Prepared, Failure> {
+    let bind = || admin.map(socket::bind).transpose();
+    let Some(Predecessor { succession, listeners, admin: handed, memory, began }) = predecessor
+    else {
+        let shard = Shard::new(options, set, bare)?;
+        let sockets = AdminSockets { own: bind()?, unclaimed: None };
+        return Ok(Prepared { shard, sockets, succession: None });
+    };
+    let set = set.expect("only cache sets are taken over");
+    let shard = Shard::successor(options, set, listeners, memory)?;
+    let sockets = if admin == Some(handed.path()) {
+        AdminSockets { own: Some(handed), unclaimed: None }
+    } else {
+        AdminSockets { own: bind()?, unclaimed: Some(handed) }
+    };
+    Ok(Prepared { shard, sockets, succession: Some((succession, began)) })
+}
+
+/// Waits until the shard has read everything, and for the end of the predecessor.
+fn take_over(
+    handle: &ShardHandle,
+    succession: Succession,
+    began: Instant,
+) -> Result<TookOver, Failure> {
+    handle.read_wait().map_err(|error| {
+        Failure::failed(format!("nothing is taken over: {error}"))
+            .or("the daemon that runs goes on")
+    })?;
+    let supervisor = succession.finish()?;
+    handle.take_over_wait().map_err(|error| Failure::failed(error.to_string()))?;
+    supervisor.into_iter().for_each(systemd::inherit);
+    Ok(TookOver { began, committed: Instant::now() })
 }
 
 impl Daemon {
     /// Serves until it is told to stop.
     pub(crate) fn run(self) -> Result<(), Failure> {
-        let Daemon { options, set, bare, admin } = self;
-        let shard = Shard::new(options, set, bare)?;
+        let Daemon { options, set, bare, admin, predecessor } = self;
+        let Prepared { shard, mut sockets, succession } =
+            prepare(options, set, bare, (admin.as_deref(), predecessor))?;
         let handle = shard.handle();
         let addresses = shard.addresses();
         let (sender, events) = mpsc::channel();
@@ -75,9 +152,10 @@ impl Daemon {
             // The receiver lives as long as the process serves.
             let _ = signals.send(Event::Signal(signal));
         })?;
-        let server = match &admin {
-            Some(path) => Some(AdminServer::start(path, handle.clone())?),
-            None => None,
+        // Until this one serves, its predecessor answers.
+        let mut server = match succession {
+            None => sockets.start(&handle)?,
+            Some(_) => None,
         };
         let ended = sender.clone();
         let thread = thread::Builder::new()
@@ -86,6 +164,14 @@ impl Daemon {
                 let _ = ended.send(Event::Ended(shard.run()));
             })
             .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
+        let took_over = match succession {
+            None => None,
+            Some((succession, began)) => {
+                let took_over = take_over(&handle, succession, began)?;
+                server = sockets.start(&handle)?;
+                Some(took_over)
+            }
+        };
         let serving = sender.clone();
         handle.serving(move |result| {
             let _ = serving.send(Event::Serving(result));
@@ -100,6 +186,7 @@ impl Daemon {
             is_serving: false,
             is_stopping: false,
             stop_failure: None,
+            took_over,
         };
         let result = watch.run();
         // Whoever asked for the stop gets the answer before the process ends.
@@ -117,6 +204,7 @@ impl Watch {
                 Ok(Event::Signal(signal)) => self.stop(signal),
                 Ok(Event::Serving(Ok(()))) => {
                     self.is_serving = true;
+                    self.log_takeover();
                     self.end_progress();
                     self.announce()?;
                     systemd::tell(NotifyState::Ready);
@@ -141,6 +229,15 @@ impl Watch {
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is kept here"),
             }
         }
+    }
+
+    /// How long the clients waited, and for what.
+    fn log_takeover(&self) {
+        let Some(took_over) = &self.took_over else { return };
+        let handed_ms = (took_over.committed - took_over.began).as_millis();
+        let (start_ms, pause_ms) =
+            (took_over.committed.elapsed().as_millis(), took_over.began.elapsed().as_millis());
+        tracing::info!(%handed_ms, %start_ms, %pause_ms, "taken over");
     }
 
     /// Tells systemd that the shard lives, if it answers.

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay_host::probe::OpenError;
+use forebay_host::processes::others_with;
 
 use crate::exit::Failure;
 
@@ -29,7 +30,20 @@ fn has_ended(path: &Path) -> bool {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let is_of_path = fields.contains(&"FLOCK") && fields.contains(&place.as_str());
         !is_of_path || fields.get(4).is_some_and(|process| is_dead(process))
-    })
+    }) && !is_handed_over(path)
+}
+
+/// Whether another process has the lock than the one that took it, and that `/proc/locks` names: a
+/// lock goes along when an open file is handed over.
+fn is_handed_over(path: &Path) -> bool {
+    let Ok(path) = fs::canonicalize(path) else { return false };
+    let has_lock = |link: &Path, target: &Path| {
+        let place = link.parent().and_then(Path::parent).zip(link.file_name());
+        let facts = place.map(|(process, number)| process.join("fdinfo").join(number));
+        let facts = facts.filter(|_| target == path).and_then(|file| fs::read_to_string(file).ok());
+        facts.is_some_and(|facts| facts.lines().any(|line| line.contains("FLOCK")))
+    };
+    others_with(has_lock).next().is_some()
 }
 
 /// A process that is gone, or that its parent has not taken notice of yet.

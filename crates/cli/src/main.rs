@@ -1,7 +1,8 @@
 //! forebay: a block cache in user space. One binary with all its commands.
 //!
 //! `main` reads the command line, sets up logging and hands over to `commands`; how a command ended
-//! becomes an exit code in `exit`. Nothing else in this crate ends the process.
+//! becomes an exit code in `exit`. Nothing else in this crate ends the process, but for the commit
+//! of a takeover.
 
 mod admin;
 mod args;
@@ -19,6 +20,7 @@ mod progress;
 mod signals;
 mod size;
 mod systemd;
+mod takeover;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

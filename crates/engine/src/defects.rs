@@ -193,6 +193,8 @@ defects! {
         "recovery does not compare the heads of origins with what it knows of them";
     NoReserve, "rule 11",
         "client writes take the reserve and the spare segments";
+    SuccessorDoesNotWait, "takeover",
+        "an engine that takes over writes before its predecessor has given up";
     DirtyRepairedFromOrigin, "rule 12",
         "a dirty block with a bad checksum is read from the origin";
     ChecksumNotCompared, "promise",

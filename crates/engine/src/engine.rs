@@ -44,6 +44,7 @@ use crate::replacement::Replacement;
 use crate::request::{Reply, Request};
 use crate::slab::{Key, Slab};
 use crate::status::SetCounters;
+use crate::takeover::TakeoverStage;
 use crate::units::{CacheBlock, Generation, Time, VolumeSlot};
 use crate::volume::Volume;
 use crate::wake::{Ended, Waiter, Wake};
@@ -193,6 +194,7 @@ pub struct Engine {
     /// Volumes that go on without their cache: their requests may go.
     pub(crate) needs_ungating: Vec<VolumeSlot>,
     pub(crate) stop_stage: StopStage,
+    pub(crate) takeover: TakeoverStage,
     pub(crate) heads: HeadReads,
     /// Another round of scheduling may find something to do.
     pub(crate) again: bool,
@@ -261,6 +263,7 @@ impl Engine {
             needs_failure_cleanup: false,
             needs_ungating: Vec::new(),
             stop_stage: StopStage::Ending,
+            takeover: TakeoverStage::default(),
             heads: HeadReads::default(),
             again: false,
             set_counters: SetCounters::default(),
@@ -398,6 +401,9 @@ impl Engine {
     /// When [`Engine::handle_time`] is due, if nothing else happens before.
     #[must_use]
     pub fn poll_wakeup(&self) -> Option<Time> {
+        if self.takeover.is_silent() {
+            return None;
+        }
         let times = [
             self.needs_memory_retry,
             self.writeback_wakeup(),
@@ -440,7 +446,7 @@ impl Engine {
         self.release_ungated(payload);
         self.advance_hand_over(payload);
         self.run_wakes(payload);
-        if matches!(self.phase, Phase::Refused | Phase::Stopped) {
+        if matches!(self.phase, Phase::Refused | Phase::Stopped) || self.takeover.is_silent() {
             return;
         }
         self.run_background(payload);
@@ -466,6 +472,7 @@ impl Engine {
         }
         self.advance_superblock(payload);
         self.advance_commands(payload);
+        self.advance_takeover();
         self.advance_writeback(payload);
         self.advance_reclaim(payload);
         self.advance_checkpoint(payload);
@@ -504,6 +511,7 @@ impl Engine {
                 Waiter::Discard(slot) => self.on_discard_woken(slot, ended),
                 Waiter::SetCommand => self.on_set_command_durable(),
                 Waiter::Stop => self.on_stop_durable(),
+                Waiter::Takeover => self.on_takeover_durable(ended),
             }
         }
     }

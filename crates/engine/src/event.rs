@@ -160,6 +160,8 @@ pub enum CommandError {
 pub enum Event {
     /// Recovery is done; requests are served.
     Serving,
+    /// Everything is read, and nothing written: [`crate::Engine::take_over`] may come.
+    ReadyToTakeOver,
     /// The cache device cannot be used; nothing was written.
     RecoveryFailed(crate::error::RecoveryError),
     /// A command ended.

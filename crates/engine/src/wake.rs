@@ -33,6 +33,8 @@ pub(crate) enum Waiter {
     SetCommand,
     /// The last checkpoint of a stop.
     Stop,
+    /// The checkpoint of an engine that another one takes over from.
+    Takeover,
     /// The command of a volume.
     Command(VolumeSlot),
     /// A volume that is given up, for the table without it. Not its command: that is woken by the

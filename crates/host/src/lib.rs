@@ -49,13 +49,14 @@ mod skip;
 mod slab;
 mod slow_device;
 pub mod state_file;
+pub mod takeover;
 
 pub use device::{Access, OpenedDevice, Signatures};
 pub use device_spec::{DeviceSpec, DeviceSpecError};
 pub use frontend::ublk::{UblkError, UblkOptions, ublk_driver};
 pub use frontend::vhost_user::{VhostUserError, VhostUserOptions};
 pub use frontend::{ClientSize, SizeReach};
-pub use listen::{ListenAddress, ListenAddressError, ListenError};
+pub use listen::{ListenAddress, ListenAddressError, ListenError, Listener};
 pub use ring::RingError;
 pub use shard::handle::{
     AdminCommand, AdminError, BlockReport, BlockRun, CommandDone, CommandOutcome, NotServing,
@@ -65,5 +66,5 @@ pub use shard::status::{
     ConnectionReport, DeviceReport, ExportReport, LatencyReport, MemoryReport, Percentiles,
     SetReport, ShardStatus, ShareReport,
 };
-pub use shard::{BareExport, MemoryOptions, Shard, ShardError, ShardOptions};
+pub use shard::{BareExport, MemoryOptions, ReadyMemory, Shard, ShardError, ShardOptions};
 pub use signature::FoundSignature;

@@ -96,16 +96,33 @@ pub enum ListenError {
     },
 }
 
-/// A bound socket. A Unix socket's path is removed when it is dropped.
+/// A bound socket. A Unix socket's path is removed when it is dropped, unless another process has
+/// the socket as well.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     socket: OwnedFd,
+    /// As asked for.
+    wanted: ListenAddress,
     address: ListenAddress,
+    path: PathFate,
+}
+
+/// What becomes of the path of a Unix socket.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum PathFate {
+    /// It is removed with the listener.
+    Removed,
+    /// It stays: a predecessor listens there, too.
+    Kept,
 }
 
 impl Listener {
     /// Binds and listens.
-    pub(crate) fn bind(address: &ListenAddress) -> Result<Listener, ListenError> {
+    ///
+    /// # Errors
+    /// If the address is in use or the kernel refuses it.
+    pub fn bind(address: &ListenAddress) -> Result<Listener, ListenError> {
+        let wanted = address.clone();
         let failed = |source: io::Error| ListenError::Socket { address: address.clone(), source };
         let flags = SocketFlags::CLOEXEC;
         match address {
@@ -115,7 +132,8 @@ impl Listener {
                     .map_err(|errno| failed(errno.into()))?;
                 let name = SocketAddrUnix::new(path).map_err(|errno| failed(errno.into()))?;
                 bind(&socket, &name).map_err(|errno| failed(errno.into()))?;
-                let listener = Listener { socket, address: address.clone() };
+                let listener =
+                    Listener { socket, wanted, address: address.clone(), path: PathFate::Removed };
                 // Between bind and listen nobody can connect, so the wider mode is never in force.
                 rustix::fs::chmod(path, Mode::RUSR | Mode::WUSR)
                     .map_err(|errno| failed(errno.into()))?;
@@ -139,13 +157,44 @@ impl Listener {
                     .and_then(|name| {
                         SocketAddr::try_from(name).map_err(|errno| failed(errno.into()))
                     })?;
-                Ok(Listener { socket, address: ListenAddress::Tcp(bound) })
+                let address = ListenAddress::Tcp(bound);
+                Ok(Listener { socket, wanted, address, path: PathFate::Removed })
             }
         }
     }
 
+    /// A socket that another process has bound, who still listens on it. Until that one listens no
+    /// more, it leaves no trace when it is dropped.
+    #[must_use]
+    pub fn handed(socket: OwnedFd, wanted: ListenAddress, address: ListenAddress) -> Listener {
+        Listener { socket, wanted, address, path: PathFate::Kept }
+    }
+
+    /// The other process listens no more.
+    pub(crate) fn own_path(&mut self) {
+        self.path = PathFate::Removed;
+    }
+
+    /// The same socket, for another process.
+    pub(crate) fn duplicate(&self) -> io::Result<Listener> {
+        let socket = self.socket.try_clone()?;
+        Ok(Listener::handed(socket, self.wanted.clone(), self.address.clone()))
+    }
+
+    /// Whether somebody who asks for `address` means this socket: port 0 is any port.
+    pub(crate) fn is_at(&self, address: &ListenAddress) -> bool {
+        self.wanted == *address || self.address == *address
+    }
+
+    /// What was asked for.
+    #[must_use]
+    pub fn wanted(&self) -> &ListenAddress {
+        &self.wanted
+    }
+
     /// Where it listens, with the port that the kernel chose.
-    pub(crate) fn address(&self) -> &ListenAddress {
+    #[must_use]
+    pub fn address(&self) -> &ListenAddress {
         &self.address
     }
 }
@@ -158,7 +207,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let ListenAddress::Unix(path) = &self.address {
+        if let (ListenAddress::Unix(path), PathFate::Removed) = (&self.address, self.path) {
             // If it is gone already, so much the better.
             let _ = std::fs::remove_file(path);
         }

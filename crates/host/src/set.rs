@@ -8,13 +8,14 @@ use forebay_engine::options::OriginOpening;
 use forebay_engine::units::VolumeSlot;
 use thiserror::Error;
 
-use crate::device::{Access, OpenedDevice};
+use crate::device::{Access, OpenedDevice, Role};
 use crate::device_spec::{DeviceSpec, DeviceSpecError};
 use crate::offline::{OfflineError, read_superblock_from};
 use crate::probe::OpenError;
 use crate::shard::BareExport;
 use crate::shard::exports::volume_identity;
 use crate::state_file::{HostState, StateFile, StateFileError, VolumeMark, set_id_text};
+use crate::takeover::{HandedDevice, HandedDevices};
 
 /// Why an origin is not served.
 #[derive(Debug, Error)]
@@ -143,7 +144,32 @@ impl OpenedSet {
     /// If the cache device cannot be opened, is damaged or truncated, or the state file cannot be
     /// read.
     pub fn open(cache: &DeviceSpec, options: &SetOptions) -> Result<OpenedSet, SetError> {
-        let device = OpenedDevice::open_cache(cache)?;
+        OpenedSet::of(OpenedDevice::open_cache(cache)?, Vec::new(), options)
+    }
+
+    /// The same with devices that a predecessor has open, see [`crate::takeover`]. An origin that
+    /// it could not open is looked for as at any start.
+    ///
+    /// # Errors
+    /// As [`OpenedSet::open`].
+    pub fn handed(devices: HandedDevices, options: &SetOptions) -> Result<OpenedSet, SetError> {
+        let HandedDevices { cache, origins } = devices;
+        let HandedDevice { descriptor, spec } = cache;
+        let cache = OpenedDevice::handed(descriptor.into(), spec, Role::Cache)?;
+        let mut opened = Vec::new();
+        for (slot, HandedDevice { descriptor, spec }) in origins {
+            let origin = OpenedDevice::handed(descriptor.into(), spec, Role::Origin)?;
+            opened.push((slot, origin));
+        }
+        OpenedSet::of(cache, opened, options)
+    }
+
+    fn of(
+        device: OpenedDevice,
+        mut handed: Vec<(VolumeSlot, OpenedDevice)>,
+        options: &SetOptions,
+    ) -> Result<OpenedSet, SetError> {
+        let cache = device.spec().clone();
         let superblock = read_superblock_from(device.file(), cache.path())?;
         let recorded_bytes = superblock.geometry.device_bytes;
         let found_bytes = device.facts().size_bytes;
@@ -167,8 +193,11 @@ impl OpenedSet {
         };
         for (slot, volume) in superblock.slots() {
             let mark = set.state.host_mark(volume.id);
-            let opened =
-                open_origin(&volume.origin_path, volume.size_bytes, volume.logical_block_bytes);
+            let promised = (volume.size_bytes, volume.logical_block_bytes);
+            let opened = match handed.iter().position(|(other, _)| *other == slot) {
+                Some(place) => check_origin(handed.swap_remove(place).1, promised),
+                None => open_origin(&volume.origin_path, promised),
+            };
             let facts = match opened {
                 Ok(origin) => {
                     let facts = origin.origin_facts();
@@ -237,7 +266,7 @@ pub fn open_without_cache(
     }
     let mut exports = Vec::new();
     for volume in &mut state.volumes {
-        let device = open_origin(&volume.origin, 0, volume.logical_block_bytes)
+        let device = open_origin(&volume.origin, (0, volume.logical_block_bytes))
             .map_err(|source| SetError::Origin { volume: volume.name.clone(), source })?;
         exports.push(BareExport {
             name: volume.name.clone(),
@@ -252,13 +281,17 @@ pub fn open_without_cache(
     Ok(exports)
 }
 
-fn open_origin(
-    spec: &str,
-    recorded_bytes: u64,
-    promised_bytes: u32,
-) -> Result<OpenedDevice, OriginError> {
+fn open_origin(spec: &str, promised: (u64, u32)) -> Result<OpenedDevice, OriginError> {
     let spec: DeviceSpec = spec.parse()?;
-    let origin = OpenedDevice::open_origin(&spec)?;
+    check_origin(OpenedDevice::open_origin(&spec)?, promised)
+}
+
+/// Compares an origin with its recorded size and with the promised logical block, in bytes.
+fn check_origin(
+    origin: OpenedDevice,
+    (recorded_bytes, promised_bytes): (u64, u32),
+) -> Result<OpenedDevice, OriginError> {
+    let spec = origin.spec();
     let facts = origin.facts();
     if facts.size_bytes < recorded_bytes {
         return Err(OriginError::Shrunk {

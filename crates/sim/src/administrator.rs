@@ -93,7 +93,8 @@ impl World<'_> {
     /// Now and then somebody has a wish.
     pub(crate) fn maybe_administer(&mut self) {
         let administrator = self.config.administrator;
-        if !self.random.permille(administrator.permille) || self.life.is_stopping {
+        let is_busy = self.life.is_stopping || self.is_taken_over();
+        if !self.random.permille(administrator.permille) || is_busy {
             return;
         }
         if self.random.percent(RESET_PERCENT) {
@@ -190,6 +191,7 @@ impl World<'_> {
         command: Command,
         volume: Option<usize>,
     ) -> Result<CommandResult, Halt> {
+        self.run_until("the end of a takeover", |world| !world.is_taken_over())?;
         let id = self.command(command, volume);
         self.poll()?;
         self.run_until("a command", |world| world.administrator.has_ended(id))?;
@@ -208,6 +210,7 @@ impl World<'_> {
     pub(crate) fn attach(&mut self, index: usize) {
         if self.volumes[index].slot.is_some()
             || self.life.is_stopping
+            || self.is_taken_over()
             || !self.is_origin_free(index)
         {
             return;
@@ -256,8 +259,9 @@ impl World<'_> {
         self.say(format!("event {event:?}"));
         match event {
             Event::Serving => self.on_serving(),
+            Event::ReadyToTakeOver => self.on_ready_to_take_over(),
             Event::RecoveryFailed(error) => {
-                if self.fail_return() {
+                if self.fail_return() || self.fail_takeover("it refuses the device") {
                     return Ok(());
                 }
                 if self.life.writes > 0 && !self.has_failures() {

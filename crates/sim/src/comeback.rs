@@ -147,7 +147,7 @@ impl World<'_> {
         self.poll()
     }
 
-    fn openings_again(&self) -> Vec<OriginOpening> {
+    pub(crate) fn openings_again(&self) -> Vec<OriginOpening> {
         let volumes = self.volumes.iter().enumerate();
         volumes
             .filter_map(|(index, volume)| {
@@ -164,7 +164,7 @@ impl World<'_> {
                 predecessor.requests.push(request);
                 None
             }
-            Comeback::None | Comeback::HandingOver => Some(request),
+            Comeback::None | Comeback::HandingOver => self.hold_for_takeover(request),
         }
     }
 
@@ -207,7 +207,7 @@ impl World<'_> {
         Ok(())
     }
 
-    fn hand_in(&mut self, requests: Vec<Request>) {
+    pub(crate) fn hand_in(&mut self, requests: Vec<Request>) {
         let now = self.time();
         for request in requests {
             let (engine, pool) = self.engine();

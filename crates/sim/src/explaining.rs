@@ -21,7 +21,7 @@ impl World<'_> {
     /// Asks about a block of some volume.
     pub(crate) fn maybe_explain(&mut self) -> Result<(), Halt> {
         let mut beside = self.random.clone().fork();
-        if !beside.permille(QUESTIONS_PERMILLE) {
+        if !beside.permille(QUESTIONS_PERMILLE) || self.is_taken_over() {
             return Ok(());
         }
         let volume = &self.volumes[beside.index(self.volumes.len())];

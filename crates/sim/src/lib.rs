@@ -60,6 +60,7 @@ pub mod stamp;
 mod strike;
 pub mod survivors;
 pub mod sweep;
+mod takeover;
 pub mod trace;
 pub mod under_test;
 pub mod workload;

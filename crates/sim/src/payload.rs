@@ -104,6 +104,18 @@ impl BufferPool {
         self.slots.iter().filter(|slot| slot.engine_references > 0 && !slot.is_charged).count()
     }
 
+    /// Takes back what an engine held that died alone. Buffers of clients stay with them.
+    pub fn take_from_engine(&mut self) {
+        for index in 0..self.slots.len() {
+            let slot = &mut self.slots[index];
+            if slot.engine_references > 0 {
+                slot.engine_references = 0;
+                let id = id_of(index, slot.uses);
+                self.free_if_unused(id);
+            }
+        }
+    }
+
     /// Takes everything back: the process is dead.
     pub fn reset(&mut self) {
         for index in 0..self.slots.len() {

@@ -12,6 +12,7 @@ use crate::device::{Burst, FaultRates, Gone, Loss};
 use crate::event_hash::EventHash;
 use crate::random::Random;
 use crate::strike::Strike;
+use crate::takeover::Takeovers;
 use crate::trace::{SharedTrace, Trace, TraceMode, milliseconds};
 use crate::under_test::{Launch, launch_engine};
 use crate::world::{Due, Halt, Life, Violation, World};
@@ -156,6 +157,8 @@ pub struct Stats {
     pub gap_blocks: u64,
     pub read_hits: u64,
     pub returns: u64,
+    pub takeovers: u64,
+    pub failed_takeovers: u64,
     pub recoveries: u64,
     pub lost_extents: u64,
     pub silent_faults: u64,
@@ -199,6 +202,8 @@ impl Stats {
             ("blocks written between these", self.gap_blocks),
             ("read hits", self.read_hits),
             ("returns of the cache device", self.returns),
+            ("takeovers", self.takeovers),
+            ("takeovers that failed", self.failed_takeovers),
             ("lost extents", self.lost_extents),
             ("silent faults", self.silent_faults),
             ("records that may be missing", self.forgiven_records),
@@ -302,6 +307,9 @@ pub fn run_with(seed: u64, options: RunOptions, launch: &Launch) -> Outcome {
         let mut random = Random::new(seed);
         let config = Config::new(&mut random, &options);
         let mut world = World::new(config, random, launch, trace.clone());
+        if options.plan.is_seeded() {
+            world.takeovers = Takeovers::of_run(seed);
+        }
         let result = world.run(options.plan);
         stats = world.stats;
         (plan_missed, choices) = (world.plan_missed, world.choices);

@@ -42,6 +42,28 @@ pub trait UnderTest {
     }
     fn handle_hand_over_failed(&mut self, _now: Time) {}
     fn cancel_hand_over(&mut self, _now: Time, _payload: &mut dyn Payload) {}
+    /// Whether a takeover from this engine has begun.
+    fn begin_takeover(&mut self, _now: Time) -> bool {
+        false
+    }
+    fn is_ready_for_takeover(&self) -> bool {
+        false
+    }
+    fn cancel_takeover(&mut self, _now: Time, _payload: &mut dyn Payload) {}
+    /// An engine beside this one, which reads and waits.
+    fn recover_beside(
+        &self,
+        _now: Time,
+        _superblock: Superblock,
+        _cache: CacheFacts,
+        _origins: &[OriginOpening],
+    ) -> Option<Box<dyn UnderTest>> {
+        None
+    }
+    fn take_held_back(&mut self) -> Vec<Request> {
+        Vec::new()
+    }
+    fn take_over(&mut self, _now: Time) {}
     /// How long requests wait for a cache device that is gone.
     fn set_cache_timeout_ms(&mut self, _milliseconds: u64) {}
     /// The client of a request has left.
@@ -159,6 +181,36 @@ impl UnderTest for Engine {
 
     fn cancel_hand_over(&mut self, now: Time, payload: &mut dyn Payload) {
         Engine::cancel_hand_over(self, now, payload);
+    }
+
+    fn begin_takeover(&mut self, now: Time) -> bool {
+        Engine::begin_takeover(self, now).is_ok()
+    }
+
+    fn is_ready_for_takeover(&self) -> bool {
+        Engine::is_ready_for_takeover(self)
+    }
+
+    fn cancel_takeover(&mut self, now: Time, payload: &mut dyn Payload) {
+        Engine::cancel_takeover(self, now, payload);
+    }
+
+    fn recover_beside(
+        &self,
+        now: Time,
+        superblock: Superblock,
+        cache: CacheFacts,
+        origins: &[OriginOpening],
+    ) -> Option<Box<dyn UnderTest>> {
+        Some(Box::new(Engine::recover_beside(now, superblock, cache, origins)))
+    }
+
+    fn take_held_back(&mut self) -> Vec<Request> {
+        Engine::take_held_back(self)
+    }
+
+    fn take_over(&mut self, now: Time) {
+        Engine::take_over(self, now);
     }
 
     fn set_cache_timeout_ms(&mut self, milliseconds: u64) {

@@ -33,6 +33,7 @@ use crate::random::Random;
 use crate::run::{Missed, Stats};
 use crate::silent::Ledger;
 use crate::strike::Strike;
+use crate::takeover::{Takeover, Takeovers};
 use crate::trace::{DeviceName, Note, SharedTrace, describe_io};
 use crate::under_test::{Launch, UnderTest};
 
@@ -95,6 +96,8 @@ pub(crate) enum Due {
     Cancel(u64),
     /// A client leaves, by the index of its connection.
     HangUp(usize),
+    /// A takeover is looked at again.
+    Takeover,
 }
 
 /// What is due, by time and, at the same time, in the order in which it was put in.
@@ -201,6 +204,7 @@ pub(crate) struct Life {
     pub(crate) writes: u64,
     pub(crate) wakeups_in_a_row: u32,
     pub(crate) comeback: Comeback,
+    pub(crate) takeover: Takeover,
 }
 
 /// Whether anything happened in a step.
@@ -215,6 +219,7 @@ pub(crate) enum Progress {
 pub(crate) struct World<'a> {
     pub(crate) config: Config,
     pub(crate) random: Random,
+    pub(crate) takeovers: Takeovers,
     pub(crate) now: u64,
     pub(crate) launch: &'a Launch<'a>,
     pub(crate) engine: Option<Box<dyn UnderTest>>,
@@ -286,6 +291,7 @@ impl<'a> World<'a> {
             ledger: config.silent.map(Ledger::new),
             last_end: "format",
             stats: Stats::default(),
+            takeovers: Takeovers::none(),
             plan_missed: None,
             choices: 0,
             was_used: false,
@@ -370,7 +376,7 @@ impl<'a> World<'a> {
             *steps -= 1;
         }
         let engine = self.engine.as_ref().expect("the process lives");
-        let wakeup = engine.poll_wakeup().map(|time| time.0);
+        let wakeup = engine.poll_wakeup().map(|time| time.0).filter(|_| !self.is_successor_dead());
         let next = [wakeup, self.agenda.next_time()].into_iter().flatten().min();
         let Some(next) = next else { return Ok(Progress::Idle) };
         let before = self.now;
@@ -395,6 +401,7 @@ impl<'a> World<'a> {
         }
         self.poll()?;
         self.advance_return()?;
+        self.advance_takeover()?;
         if self.random.permille(AUDIT_PERMILLE) {
             self.audit()?;
         }
@@ -549,12 +556,17 @@ impl<'a> World<'a> {
                 self.hang_up(connection);
                 Ok(())
             }
+            // Each step looks at it.
+            Due::Takeover => Ok(()),
         }
     }
 
     /// Polls until the engine wants nothing more: operations first, which is where it decides, then
     /// replies and events in random order.
     pub(crate) fn poll(&mut self) -> Result<(), Halt> {
+        if self.is_successor_dead() {
+            return Ok(());
+        }
         let mut order = [0, 1, 2];
         self.random.shuffle(&mut order[1..]);
         for _ in 0..POLL_ROUNDS_MAX {

@@ -53,6 +53,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             ShareMinIgnored,
             ShareMaxIgnored,
             GrowNotDurable,
+            SuccessorDoesNotWait,
         ],
     ),
     (

@@ -18,6 +18,7 @@ use super::api::{
 };
 use super::socket;
 use crate::exit::{Exit, Failure};
+use crate::takeover::TakeoverRequest;
 
 /// Runs a future to its end on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
@@ -99,6 +100,11 @@ impl AdminClient {
     /// Sets the counters to zero.
     pub(crate) async fn reset(&self) -> Result<(), Failure> {
         self.post("/v1/reset", &Done {}).await
+    }
+
+    /// Asks it to hand over to this process.
+    pub(crate) async fn take_over(&self, request: &TakeoverRequest) -> Result<(), Failure> {
+        self.post("/v1/takeover", request).await
     }
 
     /// Attaches an origin.

@@ -11,7 +11,6 @@ mod ranges;
 mod report;
 pub(crate) mod socket;
 
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,6 +22,7 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use forebay_engine::event::DirtyFate;
 use forebay_engine::options::{PROMOTION_NHIT_MAX, SetSettings, VolumeSettings};
+use forebay_host::state_file::set_id_text;
 use forebay_host::{
     AdminCommand, ClientSize, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus,
     Ticket,
@@ -31,7 +31,9 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{oneshot, watch};
 
+use self::socket::BoundSocket;
 use crate::exit::{Exit, Failure};
+use crate::takeover::{TakeoverRequest, predecessor};
 use crate::{names, size};
 use api::{
     AttachRequest, DetachRequest, Detached, Done, ErrorReply, Resized, ResizedClient, SetRequest,
@@ -61,19 +63,20 @@ pub(crate) struct AdminServer {
 }
 
 impl AdminServer {
-    /// Starts to serve on a socket at `path`.
-    pub(crate) fn start(path: &Path, handle: ShardHandle) -> Result<AdminServer, Failure> {
+    /// Starts to serve on a socket.
+    pub(crate) fn start(socket: BoundSocket, handle: ShardHandle) -> Result<AdminServer, Failure> {
+        let path = socket.path().to_owned();
         let failed = |error: std::io::Error| {
-            Failure::failed(format!("cannot make admin socket {}: {error}", path.display()))
+            Failure::failed(format!("cannot serve admin socket {}: {error}", path.display()))
         };
-        let listener = socket::bind(path)?;
+        let socket = Arc::new(socket);
         let runtime =
             runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (end, ended) = watch::channel(false);
         let thread = thread::Builder::new()
             .name("admin".into())
             .spawn(move || {
-                runtime.block_on(serve(listener, Shared { handle, ended }));
+                runtime.block_on(serve(Shared { handle, ended, socket }));
             })
             .map_err(failed)?;
         Ok(AdminServer { end, thread: Some(thread) })
@@ -90,8 +93,8 @@ impl Drop for AdminServer {
     }
 }
 
-async fn serve(socket: socket::BoundSocket, shared: Shared) {
-    let listener = match UnixListener::from_std(socket.listener()) {
+async fn serve(shared: Shared) {
+    let listener = match UnixListener::from_std(shared.socket.listener()) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!(%error, "the admin socket cannot be served");
@@ -117,6 +120,8 @@ struct Shared {
     handle: ShardHandle,
     /// Whether the shard has ended.
     ended: watch::Receiver<bool>,
+    /// What it is asked through.
+    socket: Arc<BoundSocket>,
 }
 
 fn router(shared: Shared) -> Router {
@@ -134,6 +139,7 @@ fn router(shared: Shared) -> Router {
         .route("/v1/resize", post(post_resize))
         .route("/v1/invalidate", post(post_invalidate))
         .route("/v1/stop", post(post_stop))
+        .route("/v1/takeover", post(post_takeover))
         .with_state(shared)
 }
 
@@ -268,11 +274,25 @@ async fn post_invalidate(
 }
 
 /// Answers when the devices are closed, so that whoever asked may use them at once.
-async fn post_stop(State(Shared { handle, mut ended }): State<Shared>) -> Answered {
+async fn post_stop(State(Shared { handle, mut ended, .. }): State<Shared>) -> Answered {
     let answer = command(&handle, AdminCommand::Stop).await?;
     // An error means that the sender is gone, which is what is waited for.
     let _ = ended.wait_for(|ended| *ended).await;
     Ok(answer)
+}
+
+/// Answers when the conversation with the successor has begun.
+async fn post_takeover(
+    State(Shared { handle, socket, .. }): State<Shared>,
+    Json(request): Json<TakeoverRequest>,
+) -> Answered {
+    let status = shard_status(&handle).await?;
+    let set_id = status.set.map(|set| set_id_text(&set.set_id));
+    let begin = move || predecessor::begin(&request, set_id.as_deref(), handle, socket);
+    tokio::task::spawn_blocking(begin)
+        .await
+        .map_err(|error| Failure::failed(format!("the takeover could not be begun: {error}")))??;
+    Ok(Json(Done {}))
 }
 
 async fn post_set(

@@ -42,9 +42,26 @@ pub(crate) fn running() -> Vec<PathBuf> {
 pub(crate) struct BoundSocket {
     listener: Option<UnixListener>,
     path: PathBuf,
+    /// Whether another process listens there, too, whose path it is.
+    is_shared: bool,
 }
 
 impl BoundSocket {
+    /// A socket of another daemon that is to end. Its path stays until [`BoundSocket::own_path`].
+    pub(crate) fn handed(listener: UnixListener, path: PathBuf) -> BoundSocket {
+        BoundSocket { listener: Some(listener), path, is_shared: true }
+    }
+
+    /// The other daemon has ended.
+    pub(crate) fn own_path(&mut self) {
+        self.is_shared = false;
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The listener, once.
     pub(crate) fn listener(&self) -> UnixListener {
         let listener = self.listener.as_ref().expect("it lives as long as this");
@@ -54,8 +71,10 @@ impl BoundSocket {
 
 impl Drop for BoundSocket {
     fn drop(&mut self) {
-        // If it is gone already, so much the better.
-        let _ = std::fs::remove_file(&self.path);
+        if !self.is_shared {
+            // If it is gone already, so much the better.
+            let _ = std::fs::remove_file(&self.path);
+        }
         self.listener = None;
     }
 }
@@ -86,7 +105,7 @@ pub(crate) fn bind(path: &Path) -> Result<BoundSocket, Failure> {
         }
     }
     let listener = UnixListener::bind(path).map_err(|error| failed("make", error))?;
-    let bound = BoundSocket { listener: Some(listener), path: path.to_owned() };
+    let bound = BoundSocket { listener: Some(listener), path: path.to_owned(), is_shared: false };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
         .map_err(|error| failed("protect", error))?;
     let listener = bound.listener.as_ref().expect("made above");

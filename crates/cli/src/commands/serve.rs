@@ -1,10 +1,14 @@
 //! `forebay serve`: opens what is to be served and hands it to the daemon.
 
 use std::path::Path;
+use std::time::Instant;
 
+use forebay_host::offline::read_superblock;
 use forebay_host::set::{OpenedSet, OriginError, SetError, SetOptions, open_without_cache};
 use forebay_host::state_file::{list_states, set_id_text};
-use forebay_host::{Access, BareExport, DeviceSpec, ListenAddress, ShardOptions, UblkOptions};
+use forebay_host::{
+    Access, BareExport, DeviceSpec, ListenAddress, ReadyMemory, ShardOptions, UblkOptions,
+};
 
 use crate::admin::socket;
 use crate::args::ServeArguments;
@@ -14,6 +18,7 @@ use crate::daemon::Daemon;
 use crate::exit::Failure;
 use crate::huge_pages;
 use crate::lock_holder;
+use crate::takeover::successor::{Handed, Predecessor, Succession};
 
 /// Runs the command.
 pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
@@ -27,7 +32,13 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         rustix::process::set_parent_process_death_signal(signal)
             .map_err(|error| Failure::failed(format!("cannot follow the parent: {error}")))?;
     }
+    let mut succession = None;
     let (set, bare, name) = match (&arguments.cache, &arguments.without_cache) {
+        (Some(cache), _) if arguments.takeover => {
+            let (found, name) = meet(cache, &arguments)?;
+            succession = Some(found);
+            (None, Vec::new(), name)
+        }
         (Some(cache), _) => {
             let set = open_set(cache, &arguments.state.state_dir)?;
             let name = set_id_text(&set.superblock().set_id)[..NAME_DIGITS].to_owned();
@@ -49,7 +60,7 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     }
     let admin = match arguments.admin {
         Some(path) => Some(path),
-        None if set.is_some() => Some(socket::default_path(&name)),
+        None if set.is_some() || succession.is_some() => Some(socket::default_path(&name)),
         None => None,
     };
     let connections_max = arguments.connections_max;
@@ -65,7 +76,27 @@ pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
         record_writes: arguments.record_writes,
         ..ShardOptions::default()
     };
-    Daemon { options, set, bare, admin }.run()
+    let Some(succession) = succession else {
+        return Daemon { options, set, bare, admin, predecessor: None }.run();
+    };
+    // All that takes long and needs no devices comes before requests are held back.
+    let admin = admin.map(|path| absolute(&path)).transpose()?;
+    let set_options = SetOptions { state_directory: absolute(&arguments.state.state_dir)? };
+    let memory = ReadyMemory::allocate(options.memory)?;
+    let began = Instant::now();
+    let Handed { devices, listeners, admin: handed } = succession.begin()?;
+    let set = OpenedSet::handed(devices, &set_options)?;
+    let predecessor = Predecessor { succession, listeners, admin: handed, memory, began };
+    Daemon { options, set: Some(set), bare, admin, predecessor: Some(predecessor) }.run()
+}
+
+/// Meets the daemon that serves the cache. Also answers with the name of the set's files.
+fn meet(cache: &Path, arguments: &ServeArguments) -> Result<(Succession, String), Failure> {
+    let cache = absolute(cache)?;
+    let set_id = set_id_text(&read_superblock(&cache)?.set_id);
+    let ublk: Vec<String> = arguments.ublk.iter().map(|ublk| ublk.name.clone()).collect();
+    let succession = Succession::meet(&cache, &set_id, arguments.admin.as_deref(), &ublk)?;
+    Ok((succession, set_id[..NAME_DIGITS].to_owned()))
 }
 
 fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> {

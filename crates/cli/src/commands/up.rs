@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::admin::api::{Export, Status};
-use crate::admin::client::AdminClient;
+use crate::admin::client::{self, AdminClient};
 use crate::admin::socket;
 use crate::args::UpArguments;
 use crate::block_devices::background::{self, Plan};
@@ -127,8 +127,15 @@ fn become_daemon(set: &Set, arguments: UpArguments) -> Result<Infallible, Failur
 /// The daemon of the set, started if there is none.
 fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<Served, Failure> {
     let admin = arguments.admin.admin.as_deref();
-    if let Some(daemon) = background::find(set, admin, before)? {
-        return join(set, arguments, before, &daemon);
+    match background::find(set, admin, before)? {
+        Some(daemon) if arguments.takeover => return take_over(set, arguments, &daemon),
+        Some(daemon) => return join(set, arguments, before, &daemon),
+        None if arguments.takeover => {
+            let cache = set.cache.display();
+            return Err(Failure::not_found(format!("no daemon serves {cache}"))
+                .or("start one without --takeover"));
+        }
+        None => {}
     }
     let front_end = choose(arguments, before)?;
     release_stale(set, before, None)?;
@@ -136,6 +143,26 @@ fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<
     let status = background::start(set, &plan)?;
     let log = Some(background::log_of(set));
     Ok(Served { status, admin: plan.admin, front_end, log, was_up: false })
+}
+
+/// A new daemon in the place of one that runs. Only ublk devices survive that: the clients of the
+/// other front ends do not come back by themselves.
+fn take_over(set: &Set, arguments: &UpArguments, daemon: &AdminClient) -> Result<Served, Failure> {
+    let status = client::block_on(daemon.status())??;
+    let is_ublk = |export: &Export| export.block_device.is_some() || export.unavailable.is_some();
+    if let Some(export) = status.exports.iter().find(|export| !is_ublk(export)) {
+        let text = format!("`{}` is no ublk device, and its clients would be cut", export.name);
+        return Err(Failure::refused(text)
+            .or("release it, then `forebay down` and `forebay up`; clients that reconnect by \
+                 themselves can do with `forebay serve --takeover`"));
+    }
+    let front_end = FrontEndKind::Ublk;
+    let mut plan = plan(set, arguments, front_end)?;
+    plan.admin = absolute(daemon.socket())?;
+    plan.more.push("--takeover".into());
+    let status = background::start(set, &plan)?;
+    let log = Some(background::log_of(set));
+    Ok(Served { status, admin: plan.admin, front_end, log, was_up: true })
 }
 
 /// A daemon that runs: which front end its volumes are to have.

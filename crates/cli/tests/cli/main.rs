@@ -26,5 +26,6 @@ mod serve;
 mod stamps;
 mod support;
 mod systemd;
+mod takeover;
 mod up;
 mod vhost_user;

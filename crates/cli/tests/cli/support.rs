@@ -186,8 +186,50 @@ impl Scratch {
 
     /// The same with more in its environment.
     pub(crate) fn serve_with(&self, what: &[&str], environment: &[(&str, &Path)]) -> Server {
-        let socket = self.path("client.nbd");
-        let log = self.path("server.log");
+        self.start_and_wait("client.nbd", what, environment)
+    }
+
+    /// Starts a server that takes over from the one that runs, and waits until it serves.
+    pub(crate) fn take_over(&self) -> Server {
+        self.take_over_at("client.nbd", &[])
+    }
+
+    /// The same with another socket and more options.
+    pub(crate) fn take_over_at(&self, socket: &str, options: &[&str]) -> Server {
+        let what = [&["cache.img", "--takeover"], options].concat();
+        self.start_and_wait(socket, &what, &[])
+    }
+
+    /// Starts one, and waits for nothing.
+    pub(crate) fn begin_takeover(&self) -> Server {
+        self.start("client.nbd", &["cache.img", "--takeover"], &[]).0
+    }
+
+    fn start_and_wait(&self, socket: &str, what: &[&str], environment: &[(&str, &Path)]) -> Server {
+        let (mut server, lines) = self.start(socket, what, environment);
+        match lines.recv_timeout(PATIENCE) {
+            Ok(uri) => server.uri = uri,
+            Err(error) => panic!("the server is not ready ({error}): {}", server.log()),
+        }
+        server
+    }
+
+    /// Also answers with what it will print.
+    fn start(
+        &self,
+        socket: &str,
+        what: &[&str],
+        environment: &[(&str, &Path)],
+    ) -> (Server, mpsc::Receiver<String>) {
+        let socket = self.path(socket);
+        let mut number = 0;
+        let log = loop {
+            let log = self.path(&format!("server-{number}.log"));
+            if !log.exists() {
+                break log;
+            }
+            number += 1;
+        };
         let mut child = self
             .command()
             .envs(environment.iter().copied())
@@ -206,12 +248,7 @@ impl Scratch {
                 let _ = sender.send(line);
             }
         });
-        let mut server = Server { child, socket, log, uri: String::new() };
-        match lines.recv_timeout(PATIENCE) {
-            Ok(uri) => server.uri = uri,
-            Err(error) => panic!("the server is not ready ({error}): {}", server.log()),
-        }
-        server
+        (Server { child, socket, log, uri: String::new() }, lines)
     }
 
     /// The only volume of the running daemon, from `status --json`.
@@ -231,6 +268,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -135,3 +135,20 @@ fn a_refused_set_is_not_ready() {
     let seen = listener.until("STOPPING=1");
     assert!(!seen.iter().any(|line| line.contains("READY=1")), "{seen:?}");
 }
+
+#[test]
+fn the_predecessor_names_the_new_main_process_before_it_ends() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let listener = Listener::at_path(&scratch);
+    let predecessor = listener.serve(&scratch);
+    listener.until("READY=1");
+    let successor = scratch.take_over();
+    assert_eq!(predecessor.ended(), Some(0));
+    listener.until(&format!("MAINPID={}", successor.pid()));
+    // It knows only from the other one where systemd listens, and how often it wants to hear.
+    listener.until("READY=1");
+    listener.until("WATCHDOG=1");
+    assert_eq!(successor.terminate(), Some(0));
+    listener.until("STOPPING=1");
+}

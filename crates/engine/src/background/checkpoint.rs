@@ -145,7 +145,8 @@ impl Engine {
 
     fn describe(&self) -> Checkpoint {
         // What was used since changes all the time; a crash may forget it.
-        let is_last = self.stop_stage == StopStage::Checkpointing;
+        let is_last =
+            self.stop_stage == StopStage::Checkpointing || self.takeover.is_checkpointing();
         let segments = self.log.segments.iter().map(|(id, segment)| {
             let segment_use = match segment.state {
                 // Its drop has a number up to that of the cut: recovery will not look at it again.

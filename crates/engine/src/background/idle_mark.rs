@@ -67,6 +67,7 @@ impl Engine {
             && self.may_append()
             && !self.is_cache_failed()
             && self.stopping.is_none()
+            && !self.takeover.is_begun()
     }
 
     pub(crate) fn idle_mark_wakeup(&self) -> Option<Time> {

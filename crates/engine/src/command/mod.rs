@@ -146,7 +146,8 @@ impl VolumeCommand {
 
 impl Engine {
     pub(crate) fn start_command(&mut self, id: CommandId, command: Command) {
-        if self.stopping.is_some() || !matches!(self.phase, Phase::Serving) {
+        let is_ending = self.stopping.is_some() || self.takeover.is_begun();
+        if is_ending || !matches!(self.phase, Phase::Serving) {
             self.end_command(id, Err(CommandError::Busy));
             return;
         }
@@ -660,7 +661,7 @@ impl Engine {
 
     /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers.
     /// Asks for the flush if one is needed.
-    fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
+    pub(crate) fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
         let volume = self.volume_mut(slot);
         // Not again if one failed: it says no more of what that lost, and two origins that fail in
         // turn would keep a stop waiting for ever.

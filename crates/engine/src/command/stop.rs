@@ -92,9 +92,10 @@ impl Engine {
         }
     }
 
-    /// Whether requests may still need log space: until a stop has ended the last of them.
+    /// Whether requests may still need log space: until a stop, or a takeover that holds the others
+    /// back, has ended the last of them.
     pub(crate) fn has_clients(&self) -> bool {
-        self.stopping.is_none()
+        (self.stopping.is_none() && !self.takeover.is_begun())
             || self.operations.len() > 0
             || self.volumes.iter().flatten().any(|volume| volume.command.is_some())
     }

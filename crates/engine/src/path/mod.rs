@@ -75,7 +75,7 @@ impl Engine {
     pub(crate) fn start_request(&mut self, request: Request, payload: &mut dyn Payload) {
         let volume = self.volumes.get_mut(usize::from(request.volume.0)).and_then(Option::as_mut);
         let is_stopped = self.stopping.is_some() || !matches!(self.phase, Phase::Serving);
-        let is_handing_over = self.hand_over.is_begun;
+        let is_handing_over = self.hand_over.is_begun || self.takeover.is_begun();
         let is_served = |volume: &&mut Volume| volume.service != Service::GivenUp;
         let Some(volume) = volume.filter(is_served).filter(|_| !is_stopped) else {
             self.reply(request.id, Err(RequestError::Shutdown), Served::NoRead);

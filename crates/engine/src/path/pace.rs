@@ -138,6 +138,7 @@ impl Engine {
         // What they waited for is over when the log is below its soft mark, or nothing goes home.
         let is_over = self.is_cache_failed()
             || self.stopping.is_some()
+            || self.takeover.is_begun()
             || self.dirty_excess() == 0
             || self.writeback.is_idle();
         while !self.pace.waiting.is_empty() && (is_over || self.pace.next_at <= self.now) {

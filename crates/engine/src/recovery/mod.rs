@@ -6,7 +6,8 @@
 //! cache device, so that what was seen stays; flush the origins, because writes may have gone there
 //! that nobody flushed; write a checkpoint with a higher recovery epoch, which voids whatever else
 //! still lies about in the log; bring home what writethrough and writearound volumes left dirty.
-//! Only then serve.
+//! Only then serve. Beside a predecessor that still has the devices the first write waits until
+//! that one has given them up, see [`crate::takeover`].
 
 mod build;
 mod epochs;
@@ -28,6 +29,7 @@ use crate::format::superblock::Superblock;
 use crate::io::{Device, IoError, IoKind, IoResult, Slices};
 use crate::options::{HostMark, OriginFacts, OriginOpening};
 use crate::payload::{BufferRange, Payload};
+use crate::takeover::Predecessor;
 use crate::units::{FlushEpoch, SequenceNumber, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
@@ -103,6 +105,8 @@ pub(crate) struct Recovery {
     /// The superblock has to be written before anything is served.
     is_table_changed: bool,
     first_error: Option<RecoveryError>,
+    /// Whether somebody else may still write to the devices.
+    pub(crate) predecessor: Predecessor,
 }
 
 impl Recovery {
@@ -130,6 +134,7 @@ impl Recovery {
                 .collect(),
             is_table_changed: false,
             first_error: None,
+            predecessor: Predecessor::Gone,
         }
     }
 
@@ -208,7 +213,7 @@ impl Engine {
         self.volumes[index] = Some(volume);
     }
 
-    fn recovery(&mut self) -> &mut Recovery {
+    pub(crate) fn recovery(&mut self) -> &mut Recovery {
         let Phase::Recovering(recovery) = &mut self.phase else {
             unreachable!("only called while recovering")
         };
@@ -232,7 +237,7 @@ impl Engine {
             Stage::Checkpoints => self.read_checkpoints(payload),
             Stage::Segments => self.read_segments(payload),
             Stage::Origins => {
-                if self.advance_heads(payload) {
+                if self.advance_heads(payload) && !self.waits_for_predecessor() {
                     let is_changed = self.check_fingerprints();
                     self.recovery().is_table_changed |= is_changed;
                     self.start_flushing();

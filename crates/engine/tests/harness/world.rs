@@ -449,6 +449,19 @@ impl World {
         requests
     }
 
+    /// Starts another engine beside the silent one, which is returned.
+    pub(crate) fn begin_beside(&mut self) -> Engine {
+        let predecessor = self.engine.take().expect("the process lives");
+        assert!(predecessor.is_ready_for_takeover(), "{}", predecessor.describe_waiting());
+        let superblock = self.stored_superblock();
+        let openings = self.openings(&superblock, &[]);
+        let (now, facts) = (self.time(), self.facts);
+        self.engine = Some(Engine::recover_beside(now, superblock, facts, &openings));
+        self.events.clear();
+        self.poll();
+        predecessor
+    }
+
     /// The cache device is back: the engine that lost it is to be replaced.
     pub(crate) fn begin_hand_over(&mut self) {
         let now = self.time();

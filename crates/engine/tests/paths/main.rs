@@ -28,3 +28,4 @@ mod read_ahead;
 mod reads;
 mod repair;
 mod replacement;
+mod takeover;

@@ -12,6 +12,7 @@ mod table;
 mod tests;
 mod watch;
 
+pub(crate) use open::Role;
 pub use open::{Access, OpenedDevice, Signatures};
 pub(crate) use recorder::Recorder;
 pub(crate) use table::{DeviceId, DeviceTable, Finished, IoOwner, Surroundings};

@@ -94,6 +94,21 @@ impl OpenedDevice {
         Ok(device)
     }
 
+    /// A device that another process has opened, checked and locked, and that it gives up later:
+    /// the lock is one with the open file, so nobody comes between.
+    ///
+    /// # Errors
+    /// If it is not what it should be.
+    pub(crate) fn handed(
+        file: File,
+        spec: DeviceSpec,
+        role: Role,
+    ) -> Result<OpenedDevice, OpenError> {
+        let block_bytes = direct_block_bytes(&file, spec.path())?;
+        let facts = take_facts(&file, spec.path(), block_bytes)?;
+        Ok(OpenedDevice { file, spec, facts, role })
+    }
+
     fn open(spec: &DeviceSpec, role: Role) -> Result<OpenedDevice, OpenError> {
         let path = spec.path();
         check_unused(path)?;

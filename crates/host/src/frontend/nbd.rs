@@ -64,6 +64,10 @@ pub(crate) struct NbdFrontEnd {
     pub(super) others_wait: bool,
     client_bytes: u64,
     is_stopping: bool,
+    /// Whether new clients are taken; else they wait in the queues of the listeners.
+    accepts: bool,
+    /// Which listeners have an accept at the ring.
+    armed: Vec<bool>,
     log: LogOnce,
 }
 
@@ -75,6 +79,8 @@ impl NbdFrontEnd {
         client_bytes: u64,
     ) -> NbdFrontEnd {
         NbdFrontEnd {
+            accepts: false,
+            armed: vec![false; listeners.len()],
             listeners,
             connections: Slab::new(),
             connections_max,
@@ -91,14 +97,32 @@ impl NbdFrontEnd {
         }
     }
 
-    /// Begins to accept clients.
+    /// Begins to accept clients, also again.
     pub(crate) fn start(&mut self, ring: &mut Ring) {
+        self.accepts = true;
         for index in 0..self.listeners.len() {
             self.accept(ring, index as u32);
         }
     }
 
+    /// Leaves new clients to the queues of the listeners, which stay open.
+    pub(crate) fn hold_clients_back(&mut self, ring: &mut Ring) {
+        self.accepts = false;
+        for index in (0u32..).zip(&self.armed).filter(|(_, armed)| **armed).map(|(index, _)| index)
+        {
+            ring.cancel_poll(Token::Accept(index));
+        }
+    }
+
+    /// Where clients connect.
+    pub(crate) fn listeners_mut(&mut self) -> &mut [Listener] {
+        &mut self.listeners
+    }
+
     fn accept(&mut self, ring: &mut Ring, index: u32) {
+        if !self.accepts || std::mem::replace(&mut self.armed[index as usize], true) {
+            return;
+        }
         let descriptor = Fd(self.listeners[index as usize].as_fd().as_raw_fd());
         let entry = opcode::AcceptMulti::new(descriptor).flags(libc::SOCK_CLOEXEC).build();
         // SAFETY: an accept without an address buffer names no memory.
@@ -113,10 +137,11 @@ impl NbdFrontEnd {
         completion: Completion,
     ) {
         if !completion.has_more && !self.is_stopping {
+            self.armed[listener as usize] = false;
             self.accept(context.ring, listener);
         }
         if completion.result < 0 {
-            if !self.is_stopping {
+            if !self.is_stopping && completion.result != -libc::ECANCELED {
                 let error = std::io::Error::from_raw_os_error(-completion.result);
                 self.log.warn("accept", || format!("a client could not be accepted: {error}"));
             }

@@ -37,6 +37,11 @@ impl Running {
                 }
                 _ => self.answer_when_ready(answer),
             },
+            Message::BeginTakeover(answer) => self.begin_takeover(answer),
+            Message::CommitTakeover(ticket, commit) => self.commit_takeover(ticket, commit),
+            Message::CancelTakeover(ticket) => self.cancel_takeover_of(ticket),
+            Message::WhenRead(answer) => self.answer_when_read(answer),
+            Message::TakeOver(answer) => self.take_over(answer),
             Message::Ublk(report) => self.handle_ublk(*report),
             Message::Command { id, command, answer } => self.handle_command(id, *command, answer),
             Message::Cancel(id) => {
@@ -333,6 +338,7 @@ impl Running {
                 self.begin_exclusive();
                 answers.into_iter().for_each(|answer| self.answer_when_ready(answer));
             }
+            Event::ReadyToTakeOver => self.handle_read(),
             Event::WritesLost { volume, extents } => self.log_lost_writes(volume, &extents),
             Event::RecoveryFailed(error) => {
                 if self.fail_comeback() {

@@ -21,12 +21,14 @@ use thiserror::Error;
 use super::comeback::Returned;
 use super::resize::Measured;
 use super::status::ShardStatus;
+use super::takeover::Commit;
 use crate::device::OpenedDevice;
 use crate::device_spec::DeviceSpec;
 use crate::frontend::ClientSize;
 use crate::frontend::ublk::UblkReport;
 use crate::probe::OpenError;
 use crate::ring::WakeUp;
+use crate::takeover::{HandedOver, TakeoverError, TakeoverTicket};
 
 /// The shard ended before it answered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
@@ -281,7 +283,7 @@ pub(crate) struct Answer<T, E: From<ShardGone>> {
 }
 
 impl<T, E: From<ShardGone>> Answer<T, E> {
-    fn new(callback: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
+    pub(super) fn new(callback: impl FnOnce(Result<T, E>) + Send + 'static) -> Self {
         Answer { callback: Some(Box::new(callback)) }
     }
 
@@ -343,6 +345,16 @@ pub(crate) enum Message {
     Measured(Box<Measured>),
     /// The cache device that was gone is found.
     Returned(Box<Returned>),
+    /// Another process is to go on with what is served.
+    BeginTakeover(Answer<HandedOver, TakeoverError>),
+    /// It is ready.
+    CommitTakeover(TakeoverTicket, Commit),
+    /// It is not coming.
+    CancelTakeover(TakeoverTicket),
+    /// Somebody waits until a shard that takes over has read everything.
+    WhenRead(Answer<(), NotServing>),
+    /// The predecessor of this shard is gone.
+    TakeOver(Answer<(), ShardGone>),
     /// A ublk device is further.
     Ublk(Box<UblkReport>),
     ResetCounters(Answer<(), ShardGone>),
@@ -512,7 +524,7 @@ impl ShardHandle {
     }
 }
 
-fn wait<T, E>(ask: impl FnOnce(Callback<T, E>)) -> Result<T, E>
+pub(super) fn wait<T, E>(ask: impl FnOnce(Callback<T, E>)) -> Result<T, E>
 where
     T: Send + 'static,
     E: From<ShardGone> + Send + 'static,

@@ -11,6 +11,7 @@ mod resize;
 mod run;
 mod served_set;
 pub(crate) mod status;
+mod takeover;
 mod ublk;
 mod what_if;
 
@@ -20,6 +21,7 @@ use std::sync::mpsc::Receiver;
 
 use thiserror::Error;
 
+use crate::buffer_pool::BufferPool;
 use crate::device::{Access, OpenedDevice, Recorder};
 use crate::device_spec::DeviceSpec;
 use crate::frontend::ublk::{UblkError, UblkOptions};
@@ -30,6 +32,7 @@ use crate::recording::RecordingError;
 use crate::ring::{RingError, WakeUp};
 use crate::set::OpenedSet;
 use crate::state_file::StateFileError;
+use crate::takeover::HandedListeners;
 use handle::{Message, ShardHandle};
 
 /// Memory for payload, allocated and pinned when the shard starts.
@@ -178,6 +181,30 @@ pub enum ShardError {
     Recovery(#[from] forebay_engine::error::RecoveryError),
 }
 
+/// Payload memory, allocated and pinned.
+pub struct ReadyMemory {
+    options: MemoryOptions,
+    pool: BufferPool,
+}
+
+impl ReadyMemory {
+    /// Allocates it, which takes a while: every page is touched.
+    ///
+    /// # Errors
+    /// If there is not enough.
+    pub fn allocate(options: MemoryOptions) -> Result<ReadyMemory, ShardError> {
+        Ok(ReadyMemory { options, pool: BufferPool::new(options)? })
+    }
+}
+
+/// The predecessor's socket at this address, or a new one.
+fn claim(address: &ListenAddress, handed: &mut Vec<Listener>) -> Result<Listener, ListenError> {
+    match handed.iter().position(|listener| listener.is_at(address)) {
+        Some(place) => Ok(handed.swap_remove(place)),
+        None => Listener::bind(address),
+    }
+}
+
 /// A shard that is ready to run.
 pub struct Shard {
     options: ShardOptions,
@@ -187,6 +214,9 @@ pub struct Shard {
     /// One for each of [`ShardOptions::vhost_user`].
     vhost_user_listeners: Vec<Listener>,
     recorder: Option<Box<Recorder>>,
+    memory: Option<ReadyMemory>,
+    /// Sockets of a predecessor that are not served; none if there is no predecessor.
+    unclaimed: Option<Vec<Listener>>,
     wake_up: Arc<WakeUp>,
     messages: Receiver<Message>,
     handle: ShardHandle,
@@ -202,12 +232,42 @@ impl Shard {
         set: Option<OpenedSet>,
         bare: Vec<BareExport>,
     ) -> Result<Shard, ShardError> {
+        Shard::of(options, set, bare, &mut HandedListeners::default())
+    }
+
+    /// A shard that takes over from another process: it reads and writes nothing until
+    /// [`ShardHandle::take_over_wait`]. Sockets of the predecessor that `options` names are used,
+    /// others are closed when it is gone; what else is to be listened on is bound now. `memory` was
+    /// allocated before, so that nobody waits for that.
+    ///
+    /// # Errors
+    /// As [`Shard::new`].
+    pub fn successor(
+        options: ShardOptions,
+        set: OpenedSet,
+        mut listeners: HandedListeners,
+        memory: ReadyMemory,
+    ) -> Result<Shard, ShardError> {
+        let mut shard = Shard::of(options, Some(set), Vec::new(), &mut listeners)?;
+        let HandedListeners { nbd, vhost_user } = listeners;
+        shard.unclaimed = Some(nbd.into_iter().chain(vhost_user).collect());
+        shard.memory = Some(memory);
+        Ok(shard)
+    }
+
+    fn of(
+        options: ShardOptions,
+        set: Option<OpenedSet>,
+        bare: Vec<BareExport>,
+        handed: &mut HandedListeners,
+    ) -> Result<Shard, ShardError> {
         let wake_up = Arc::new(WakeUp::new()?);
         let (handle, messages) = ShardHandle::new(Arc::clone(&wake_up));
-        let listeners = options.listen.iter().map(Listener::bind).collect::<Result<Vec<_>, _>>()?;
+        let listeners = options.listen.iter().map(|address| claim(address, &mut handed.nbd));
+        let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let sockets = options.vhost_user.iter().map(|option| option.path.clone());
         let vhost_user_listeners = sockets
-            .map(|path| Listener::bind(&ListenAddress::Unix(path)))
+            .map(|path| claim(&ListenAddress::Unix(path), &mut handed.vhost_user))
             .collect::<Result<Vec<_>, _>>()?;
         let recorder = options.record_writes.as_deref().map(Recorder::create).transpose()?;
         let recorder = recorder.map(Box::new);
@@ -218,6 +278,8 @@ impl Shard {
             listeners,
             vhost_user_listeners,
             recorder,
+            memory: None,
+            unclaimed: None,
             wake_up,
             messages,
             handle,

@@ -22,8 +22,9 @@ use super::exports::{ExportFacts, ExportTable, Target};
 use super::fetch::Fetches;
 use super::handle::{Answer, CommandAnswer, Message, NotServing, ShardHandle};
 use super::resize::PendingSize;
-use super::served_set::ServedSet;
-use super::{BareExport, Shard, ShardError};
+use super::served_set::{Company, ServedSet};
+use super::takeover::{Arriving, Leaving};
+use super::{BareExport, MemoryOptions, ReadyMemory, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
@@ -75,6 +76,12 @@ pub(super) struct Running {
     pub(super) pending_stop: Option<(CommandId, CommandAnswer)>,
     /// Answers about a new size that wait for front ends.
     pub(super) pending_sizes: Vec<PendingSize>,
+    /// Another process takes over from this one.
+    pub(super) leaving: Option<Leaving>,
+    /// How many wanted to.
+    pub(super) takeovers: u64,
+    /// This process takes over from another one.
+    pub(super) arriving: Option<Arriving>,
     /// Why the shard ends early, though in good order.
     pub(super) failure: Option<ShardError>,
     /// The engine may have something to do.
@@ -110,12 +117,16 @@ impl Shard {
 impl Running {
     fn start(shard: Shard) -> Result<Running, ShardError> {
         let Shard { options, set, bare, listeners, vhost_user_listeners, .. } = shard;
-        let Shard { recorder, wake_up, messages, handle, .. } = shard;
-        let mut memory = options.memory;
-        if set.is_none() {
-            memory.engine_bytes = 0;
-        }
-        let pool = BufferPool::new(memory)?;
+        let Shard { recorder, wake_up, messages, handle, memory, unclaimed, .. } = shard;
+        let ReadyMemory { options: memory, pool } = match memory {
+            Some(ready) => ready,
+            None => {
+                let engine_bytes = if set.is_some() { options.memory.engine_bytes } else { 0 };
+                ReadyMemory::allocate(MemoryOptions { engine_bytes, ..options.memory })?
+            }
+        };
+        let arriving = unclaimed.map(Arriving::new);
+        let company = if arriving.is_some() { Company::Predecessor } else { Company::None };
         let mut ring = Ring::new()?;
         let (start, bytes) = pool.memory();
         // SAFETY: the region is the pool's own mapping, and the pool is dropped after the ring.
@@ -126,7 +137,8 @@ impl Running {
         let now = clock.now();
         let set = match set {
             Some(set) => {
-                let mut set = ServedSet::start(set, &mut ring, &mut devices, &mut exports, now)?;
+                let around = (&mut ring, &mut devices, &mut exports);
+                let mut set = ServedSet::start(set, around, company, now)?;
                 set.engine.set_cache_timeout_ms(options.cache_timeout_ms);
                 Some(set)
             }
@@ -157,6 +169,9 @@ impl Running {
             ready_answers: Vec::new(),
             pending_stop: None,
             pending_sizes: Vec::new(),
+            leaving: None,
+            takeovers: 0,
+            arriving,
             failure: None,
             is_restless: false,
             cache_timeout_ms: options.cache_timeout_ms,
@@ -169,7 +184,9 @@ impl Running {
 
     fn serve(&mut self) -> Result<(), ShardError> {
         self.ring.arm_wake_up(&self.wake_up);
-        self.front.nbd.start(&mut self.ring);
+        if self.arriving.is_none() {
+            self.front.nbd.start(&mut self.ring);
+        }
         if self.set.is_none() {
             self.begin_exclusive();
         }
@@ -206,6 +223,7 @@ impl Running {
             self.set.as_ref().and_then(ServedSet::next_wakeup),
             self.devices.next_wakeup(),
             self.front.next_wakeup(),
+            self.takeover_deadline(),
             deadline,
         ];
         let next = wakeups.into_iter().flatten().min()?;
@@ -288,7 +306,8 @@ impl Running {
             }
             let (front, mut context) = self.front();
             front.flush(&mut context);
-            self.is_restless = self.advance_comeback() || self.begin_pending_stop();
+            self.is_restless =
+                self.advance_comeback() || self.advance_takeover() || self.begin_pending_stop();
             if !self.is_restless && !self.devices.has_finished() && !self.front.has_work() {
                 break;
             }
@@ -427,6 +446,7 @@ impl Running {
         if !matches!(self.lifecycle, Lifecycle::Serving) {
             return false;
         }
+        self.cancel_takeover();
         let deadline = Time(self.now.0.saturating_add(STOP_NS_MAX));
         self.lifecycle = Lifecycle::Stopping { deadline };
         self.front.begin_shutdown();

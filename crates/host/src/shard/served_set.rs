@@ -106,17 +106,25 @@ pub(super) struct ServedSet {
     unsaved: Vec<Mark>,
     is_state_changed: bool,
     save_at: Option<Time>,
+    company: Company,
+}
+
+/// Whether another process may go on with the set any time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Company {
+    None,
+    Predecessor,
 }
 
 impl ServedSet {
     /// Puts the devices to work and begins recovery.
     pub(super) fn start(
         opened: OpenedSet,
-        ring: &mut Ring,
-        devices: &mut DeviceTable,
-        exports: &mut ExportTable,
+        around: (&mut Ring, &mut DeviceTable, &mut ExportTable),
+        company: Company,
         now: Time,
     ) -> Result<ServedSet, ShardError> {
+        let (ring, devices, exports) = around;
         let OpenedSet { cache, superblock, origins, openings, unavailable, state, state_file } =
             opened;
         let too_many = |name: &str| ShardError::Export {
@@ -124,7 +132,11 @@ impl ServedSet {
             reason: "too many devices are open".to_owned(),
         };
         let cache_spec = cache.spec().clone();
-        let engine = Engine::recover(now, superblock.clone(), cache.cache_facts(), &openings);
+        let recover = match company {
+            Company::None => Engine::recover,
+            Company::Predecessor => Engine::recover_beside,
+        };
+        let engine = recover(now, superblock.clone(), cache.cache_facts(), &openings);
         let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec.to_string()))?;
         let mut set = ServedSet {
             engine,
@@ -145,6 +157,7 @@ impl ServedSet {
             unsaved: Vec::new(),
             is_state_changed: true,
             save_at: None,
+            company,
         };
         for (slot, origin) in origins {
             let volume = superblock.volume(slot).expect("origins belong to volumes");
@@ -249,10 +262,24 @@ impl ServedSet {
         if self.engine.poll_wakeup().is_some_and(|wakeup| wakeup <= now) {
             self.engine.handle_time(now, pool);
         }
+        if self.company == Company::Predecessor {
+            // The file is the predecessor's.
+            return;
+        }
         let is_due = self.save_at.is_some_and(|at| at <= now);
         if is_due || (self.is_state_changed && self.save_at.is_none()) {
             self.save_state(now);
         }
+    }
+
+    /// The predecessor is gone.
+    pub(super) fn end_reading(&mut self) {
+        self.company = Company::None;
+    }
+
+    /// Whether the state file says all that it should.
+    pub(super) fn is_saved(&self) -> bool {
+        !self.is_state_changed && self.save_at.is_none() && self.unsaved.is_empty()
     }
 
     /// When to call [`ServedSet::handle_time`] next.

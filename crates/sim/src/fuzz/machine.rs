@@ -347,7 +347,8 @@ impl Machine {
             Event::DirtyBegins { volume } => {
                 self.engine.handle_host_state_saved(now, volume, SavedMark::DirtyPossible);
             }
-            Event::DirtyEnded { .. }
+            Event::ReadyToTakeOver
+            | Event::DirtyEnded { .. }
             | Event::OriginChanged { .. }
             | Event::CacheFailed { .. }
             | Event::CacheDegraded

@@ -150,6 +150,10 @@ impl Device {
         self.listener = Some(listener);
     }
 
+    pub(super) fn listener_mut(&mut self) -> Option<&mut Listener> {
+        self.listener.as_mut()
+    }
+
     /// Accepts front ends, unless it does already.
     pub(super) fn accept(&mut self, ring: &mut Ring) {
         let Some(listener) = self.listener.as_ref().filter(|_| !self.accept_is_armed) else {

@@ -137,6 +137,11 @@ impl VhostUserFrontEnd {
         }
     }
 
+    /// The sockets that front ends connect to.
+    pub(crate) fn listeners_mut(&mut self) -> impl Iterator<Item = &mut Listener> {
+        self.devices.iter_mut().filter_map(Device::listener_mut)
+    }
+
     /// Where an export is served, if it is.
     pub(crate) fn path_of(&self, export: ExportNumber) -> Option<PathBuf> {
         let device = self.devices.iter().find(|device| device.export == export)?;
