@@ -210,6 +210,15 @@ impl BufferPool {
         (self.region.base.as_ptr(), self.region.bytes)
     }
 
+    /// Has the kernel give all of the memory now: it would when the ring pins it, and whoever waits
+    /// for the ring would wait for that as well.
+    pub(crate) fn populate(&mut self) {
+        let (start, bytes) = self.memory();
+        // SAFETY: the advice concerns the pool's own mapping only and does not change its content.
+        // A kernel that does not know it gives the memory later, which costs time only.
+        let _ = unsafe { madvise(start.cast(), bytes, Advice::LinuxPopulateWrite) };
+    }
+
     /// A buffer of at least `bytes` bytes with one reference; `None` if the share is used up.
     pub(crate) fn allocate_for(&mut self, owner: Owner, bytes: usize) -> Option<BufferId> {
         let order = order_of(bytes);

@@ -14,6 +14,7 @@ use super::recovery::{self, Recovery};
 use super::report::Report;
 use super::spread::{Spread, number};
 use super::ssd_bytes;
+use super::takeover::{self, Takeovers};
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
 
@@ -30,6 +31,9 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(recovery) = &report.recovery {
         text.push_str(&recovery_table(recovery));
         text.push_str(&memory_table(&recovery.rows));
+    }
+    if let Some(takeovers) = &report.takeovers {
+        text.push_str(&takeover_table(takeovers));
     }
     if let Some(rows) = &report.ssd_bytes {
         text.push_str(&ssd_bytes_table(rows));
@@ -300,6 +304,32 @@ of a second, so it is rough for small logs.
 ",
         number(recovery.read_rate / 1e9, 2),
         number(recovery::ASSUMED_RATE / 1e9, 0),
+    ) + &table(&header, rows)
+}
+
+fn takeover_table(takeovers: &Takeovers) -> String {
+    let header = ["", "ms"];
+    let row = |name: &str, value: fn(&takeover::Sample) -> f64| {
+        vec![name.to_owned(), cell(takeovers.spread(value), 1)]
+    };
+    let rows = [
+        row("longest time between two answers", |sample| sample.gap_ms),
+        row("the same without a takeover", |sample| sample.quiet_gap_ms),
+        row("hold: until nothing is under way and the checkpoint is durable", |s| s.held_ms),
+        row("read: until the successor has read everything", |sample| sample.read_ms),
+        row("start: from the commit until the successor serves", |sample| sample.start_ms),
+    ];
+    format!(
+        "\
+## Takeover
+
+A daemon with {} cached extents ({} MiB) was replaced by another one (`forebay serve --takeover`)
+while a client on one connection sent one request after another: reads of 4 KiB that hit, and every
+eighth time a write. It was cut and came back at once. The phases are as the two daemons log them.
+
+",
+        takeovers.extents,
+        takeovers.cached_bytes >> 20
     ) + &table(&header, rows)
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::fio::{self, End, Figures, Job};
 use super::forebay::{Daemon, Order, Program};
 use super::interrupt;
-use super::plan::{Pace, Plan};
+use super::plan::Plan;
 use super::progress::Progress;
 use super::slow::{Bench, Fill, Origin, Sizes};
 use super::spread::Spread;
@@ -20,7 +20,9 @@ const FILL_DEPTH: u32 = 16;
 /// What it takes to prepare a phase on an ordinary machine.
 const PHASE_SECONDS: u64 = 3;
 /// As in [`Work::Writes`], before that is measured: the cache is full of dirty data then.
-const FULL_SECONDS: u64 = 8;
+const FULL_SECONDS: u64 = 6;
+/// Of each phase.
+pub(super) const SECONDS: u64 = 4;
 
 /// What both clients do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -108,17 +110,9 @@ impl Row {
     }
 }
 
-/// Of each phase.
-pub(super) fn phase_seconds(plan: Plan) -> u64 {
-    match plan.pace {
-        Pace::Thorough => 5,
-        Pace::Quick => 4,
-    }
-}
-
 /// About what it takes.
 pub(super) fn seconds(plan: Plan) -> u64 {
-    let phases = Work::ALL.len() as u64 * (phase_seconds(plan) + PHASE_SECONDS);
+    let phases = Work::ALL.len() as u64 * (SECONDS + PHASE_SECONDS);
     u64::from(plan.repetitions) * (phases + FULL_SECONDS)
 }
 
@@ -133,7 +127,7 @@ pub(super) fn measure(
     for repetition in 0..plan.repetitions {
         for row in &mut rows {
             let name = format!("fairness/{:?}/{repetition}", row.work);
-            row.samples.push(progress.sample(&name, || sample(bench, row.work, plan))?);
+            row.samples.push(progress.sample(&name, || sample(bench, row.work))?);
         }
     }
     for row in &rows {
@@ -147,7 +141,7 @@ pub(super) fn measure(
 }
 
 /// One kind of work, on a set that is made anew.
-fn sample(bench: Bench<'_>, work: Work, plan: Plan) -> anyhow::Result<Sample> {
+fn sample(bench: Bench<'_>, work: Work) -> anyhow::Result<Sample> {
     interrupt::check()?;
     let program = bench.program;
     let daemon = bench.serve_cached(Origin::HardDisk, Order::Coalescing, SIZES)?;
@@ -158,7 +152,7 @@ fn sample(bench: Bench<'_>, work: Work, plan: Plan) -> anyhow::Result<Sample> {
         fio::run_over_nbd(&job, &daemon.uri, bench.ram.folder())?;
     }
     let before = answered(program, &daemon)?;
-    let job = work.job(phase_seconds(plan));
+    let job = work.job(SECONDS);
     let clients = fio::run_two_over_nbd(&job, &daemon.uri, bench.ram.folder())?;
     let after = answered(program, &daemon)?;
     daemon.server.kill()?;
@@ -184,7 +178,5 @@ mod tests {
         let sample = Sample { clients: [figures(300.0), figures(200.0)], hit_ratio: 1.0 };
         assert!((sample.less_over_more() - 2.0 / 3.0).abs() < 1e-9);
         assert_eq!((sample.iops(), sample.p99_ratio()), (500.0, 1.0));
-        let plan = Plan::of(Pace::Quick);
-        assert!(seconds(plan) > phase_seconds(plan) * 3);
     }
 }

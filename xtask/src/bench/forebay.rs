@@ -54,6 +54,7 @@ pub(super) struct Program(PathBuf);
 pub(super) struct Daemon {
     pub(super) server: Server,
     pub(super) uri: String,
+    pub(super) socket: PathBuf,
     admin: PathBuf,
 }
 
@@ -177,14 +178,37 @@ impl Program {
 
     /// Serves the volume of `cache`, a file in the folder of `ground`.
     pub(super) fn serve(&self, cache: &Path, ground: &Ground) -> anyhow::Result<Daemon> {
+        let socket = ground.path("forebay.nbd");
+        // One that an earlier server left.
+        let _ = std::fs::remove_file(&socket);
+        self.serve_with(cache, ground, &[], "forebay.log")
+    }
+
+    /// Replaces the daemon that serves it. `round` names its log.
+    pub(super) fn take_over(
+        &self,
+        cache: &Path,
+        ground: &Ground,
+        round: u32,
+    ) -> anyhow::Result<Daemon> {
+        self.serve_with(cache, ground, &["--takeover"], &format!("forebay-{round}.log"))
+    }
+
+    fn serve_with(
+        &self,
+        cache: &Path,
+        ground: &Ground,
+        options: &[&str],
+        log: &str,
+    ) -> anyhow::Result<Daemon> {
         let (socket, admin) = (ground.path("forebay.nbd"), ground.path("forebay.admin"));
         let mut command = self.command();
         command.arg("serve").arg(cache);
         command.arg("--nbd").arg(format!("unix:{}", socket.display()));
         command.arg("--admin").arg(&admin).arg("--state-dir").arg(ground.path("state"));
-        command.arg("--exit-with-parent");
-        let server = Server::start(command, &socket, &ground.path("forebay.log"), Ready::Line)?;
-        Ok(Daemon { server, uri: uri(VOLUME, &socket), admin })
+        command.arg("--exit-with-parent").args(options);
+        let server = Server::start(command, &socket, &ground.path(log), Ready::Line)?;
+        Ok(Daemon { server, uri: uri(VOLUME, &socket), socket, admin })
     }
 
     /// Serves `device` without a cache at `socket`; its messages go to `log`.

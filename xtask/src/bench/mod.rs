@@ -31,6 +31,7 @@ mod slow;
 mod spread;
 mod ssd_bytes;
 mod synced;
+mod takeover;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -152,6 +153,8 @@ enum Part {
     Nbd,
     /// Recovery time and RAM per cached extent
     Recovery,
+    /// How long clients wait while a daemon is replaced
+    Takeover,
     /// SSD bytes per client byte
     SsdBytes,
     /// Writes past a full cache, on slow origins
@@ -176,6 +179,7 @@ impl Part {
             Part::Engine => engine::SECONDS,
             Part::Nbd => nbd::seconds(plan),
             Part::Recovery => recovery::seconds(plan),
+            Part::Takeover => takeover::seconds(plan),
             Part::SsdBytes => ssd_bytes::seconds(plan),
             Part::Full => full::seconds(plan),
             Part::Fsync => flushed::seconds(plan),
@@ -220,6 +224,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         session_count: progress.session_count(),
         nbd: None,
         recovery: None,
+        takeovers: None,
         ssd_bytes: None,
         full: None,
         fsync: None,
@@ -299,6 +304,11 @@ impl Scene<'_> {
                     let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
                     let recovery = recovery::measure(program, &ground, plan, progress)?;
                     report.recovery = Some(recovery);
+                }
+                Part::Takeover => {
+                    let ground = self.ground(Medium::Disk, takeover::ground_bytes(), report)?;
+                    let takeovers = takeover::measure(program, &ground, plan, progress)?;
+                    report.takeovers = Some(takeovers);
                 }
                 Part::SsdBytes => {
                     let ground = self.ground(Medium::Disk, ssd_bytes::ground_bytes(), report)?;

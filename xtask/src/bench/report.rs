@@ -8,6 +8,7 @@ use super::ground::Ground;
 use super::machine::Machine;
 use super::plan::Plan;
 use super::recovery::Recovery;
+use super::takeover::Takeovers;
 use super::{drain, fairness, flushed, full, misses, nbd, sequential, ssd_bytes, synced};
 
 /// What a run measured; a part that was left out is absent.
@@ -23,6 +24,7 @@ pub(super) struct Report {
     pub(super) session_count: u32,
     pub(super) nbd: Option<Vec<nbd::Row>>,
     pub(super) recovery: Option<Recovery>,
+    pub(super) takeovers: Option<Takeovers>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
     pub(super) full: Option<Vec<full::Row>>,
     pub(super) fsync: Option<Vec<flushed::Row>>,

@@ -44,8 +44,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `command`, whose messages go to `log`, and waits until it is ready. A socket that an
-    /// earlier server left is removed.
+    /// Starts `command`, whose messages go to `log`, and waits until it is ready. Where a socket
+    /// tells that, one that an earlier server left is removed.
     pub(super) fn start(
         mut command: Command,
         socket: &Path,
@@ -53,7 +53,9 @@ impl Server {
         ready: Ready,
     ) -> anyhow::Result<Server> {
         let name = process::describe(&command);
-        let _ = std::fs::remove_file(socket);
+        if ready != Ready::Line {
+            let _ = std::fs::remove_file(socket);
+        }
         let messages = File::create(log).with_context(|| format!("cannot make {}", log.display()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(messages?).process_group(0);
         let started = Instant::now();
@@ -103,6 +105,25 @@ impl Server {
         let log = std::fs::read_to_string(&self.log).unwrap_or_default();
         let start = log.len().saturating_sub(LOG_TAIL_BYTES);
         log.get(start..).unwrap_or(&log).trim_end().to_owned()
+    }
+
+    /// Waits until it has ended by itself, in good order.
+    pub(super) fn wait(&mut self) -> anyhow::Result<()> {
+        let status = self.child.wait().context("cannot wait for a server")?;
+        if !status.success() {
+            bail!("a server ended with {status}: {}", self.log_tail());
+        }
+        Ok(())
+    }
+
+    /// The number that its log has last behind `NAME=`.
+    pub(super) fn logged(&self, name: &str) -> anyhow::Result<f64> {
+        let log = std::fs::read_to_string(&self.log)?;
+        let (_, rest) = log
+            .rsplit_once(&format!("{name}="))
+            .with_context(|| format!("the log of a server has no {name}"))?;
+        let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        rest[..end].parse().with_context(|| format!("{name} of a server is no number"))
     }
 
     /// CPU time of all its threads since its start, those that ended included, in seconds.

@@ -30,13 +30,14 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 9] = [
+const SCRIPTS: [(&str, &str); 10] = [
     ("figures.sh", include_str!("../../vm/figures.sh")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),
     ("nbd-kill.sh", include_str!("../../vm/nbd-kill.sh")),
     ("power-cut.sh", include_str!("../../vm/power-cut.sh")),
+    ("takeover.sh", include_str!("../../vm/takeover.sh")),
     ("ublk.sh", include_str!("../../vm/ublk.sh")),
     ("up.sh", include_str!("../../vm/up.sh")),
     ("vhost-user.sh", include_str!("../../vm/vhost-user.sh")),

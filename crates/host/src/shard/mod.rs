@@ -193,7 +193,9 @@ impl ReadyMemory {
     /// # Errors
     /// If there is not enough.
     pub fn allocate(options: MemoryOptions) -> Result<ReadyMemory, ShardError> {
-        Ok(ReadyMemory { options, pool: BufferPool::new(options)? })
+        let mut pool = BufferPool::new(options)?;
+        pool.populate();
+        Ok(ReadyMemory { options, pool })
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) fn text(report: &Report) -> String {
         report.sync.as_deref().map(|phases| synced::text(phases, report)),
         report.sequential.as_deref().map(sequential_table),
         report.drain.as_deref().map(|rows| drain_table(rows, report)),
-        report.fairness.as_deref().map(|rows| fairness_table(rows, report)),
+        report.fairness.as_deref().map(fairness_table),
     ];
     let parts: String = parts.into_iter().flatten().collect();
     if parts.is_empty() {
@@ -37,7 +37,7 @@ their length. A bare device is served by the same front end.
         + &parts
 }
 
-fn fairness_table(rows: &[fairness::Row], report: &Report) -> String {
+fn fairness_table(rows: &[fairness::Row]) -> String {
     let header = [
         "both do",
         "IOPS of both",
@@ -63,7 +63,7 @@ Two clients do the same on one volume, each over a connection of its own, with r
 The cache has {} MiB, and is full of dirty data before writes are measured.
 
 {}",
-        fairness::phase_seconds(report.plan),
+        fairness::SECONDS,
         fairness::SIZES.cache_bytes >> 20,
         table(&header, lines),
     )

@@ -3,6 +3,7 @@
 mod nbd;
 mod nbd_kill;
 mod power_cut;
+mod takeover;
 mod ublk;
 mod up;
 mod vhost_user;
@@ -27,6 +28,7 @@ pub(crate) const ALL: &[Scenario] = &[
     nbd_kill::SCENARIO,
     power_cut::SCENARIO,
     ublk::SCENARIO,
+    takeover::SCENARIO,
     up::SCENARIO,
     vhost_user::SCENARIO,
 ];

@@ -1,0 +1,118 @@
+# takeover.sh ROUNDS: a volume as a block device of the kernel, on ext4 and under load, whose daemon
+# is replaced by another one ROUNDS times, in good order and not.
+. /vm/lib.sh
+rounds=$1
+
+DEVICE=/dev/ublkb0
+PATIENCE=120
+
+# start OUTPUT OPTION...: starts a daemon.
+start() {
+    out=$1
+    shift
+    rm -f $out
+    forebay serve $CACHE --state-dir $STATE --ublk home=0 "$@" >$out 2>>/run/serve.err &
+    STARTED=$!
+}
+
+# is_up OUTPUT: the device can be used.
+is_up() {
+    grep -q $DEVICE $1
+}
+
+has_gone() {
+    [ ! -e /proc/$1 ] || grep -q '^State:.Z' /proc/$1/status
+}
+
+writes() {
+    set -- $(cat /sys/block/ublkb0/stat)
+    echo $5
+}
+
+has_written_since() {
+    [ $(writes) -ge $(($1 + $2)) ]
+}
+
+# load: until /run/enough is there; every byte is compared.
+load() {
+    while [ ! -e /run/enough ]; do
+        fio --name=load --filename=$MOUNT/load --size=24M --rw=randwrite --bsrange=4k-64k \
+            --bs_unaligned=0 --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c \
+            --verify_fatal=1 --do_verify=1 --fsync=64 --randrepeat=0 || return
+    done
+}
+
+no_errors() {
+    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
+        failed "$1" "the kernel tells of errors"
+    fi
+    ok "$1"
+}
+
+find_disks
+rm -rf $STATE
+modprobe ext4
+modprobe ublk_drv
+must "format" forebay format $CACHE
+must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
+start /run/serve.out
+DAEMON=$STARTED
+until_true "serve" is_up /run/serve.out
+must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
+must "mount" mount -t ext4 $DEVICE $MOUNT
+rm -f /run/enough
+load >/run/load 2>&1 &
+LOADER=$!
+
+# In good order.
+round=1
+while [ $round -le $rounds ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before 60
+    start /run/next.out --takeover
+    until_true "round $round: takeover" is_up /run/next.out
+    wait $DAEMON || failed "takeovers" "the predecessor ended with $?"
+    DAEMON=$STARTED
+    round=$((round + 1))
+done
+ok "$rounds takeovers under load"
+grep 'taken over' /run/serve.err | tail -n 4
+
+# The device has to be named again.
+refused "a device that nobody claims" 2 "add --ublk home" \
+    forebay serve $CACHE --state-dir $STATE --nbd unix:/run/nbd --takeover
+
+# The successor dies, at another moment in each round: the daemon goes on, or has handed over, and
+# then an ordinary start finds the device.
+round=1
+while [ $round -le $rounds ]; do
+    before=$(writes)
+    until_true "round $round: load" has_written_since $before 60
+    start /run/next.out --takeover
+    usleep $((round * 7919 % 40 * 20000))
+    kill -9 $STARTED
+    wait $STARTED
+    usleep 500000
+    if has_gone $DAEMON; then
+        wait $DAEMON || failed "killed successors" "the predecessor ended with $?"
+        start /run/serve.out
+        DAEMON=$STARTED
+        until_true "round $round: serve" is_up /run/serve.out
+    fi
+    round=$((round + 1))
+done 2>/run/killed
+before=$(writes)
+until_true "after the kills: load" has_written_since $before 60
+ok "successors killed under load"
+
+touch /run/enough
+wait $LOADER || failed "load" "$(tail -n 20 /run/load)"
+must "unmount" umount $MOUNT
+must "fsck" e2fsck -f -n $DEVICE
+ok "no error and no wrong byte"
+no_errors "kernel log"
+kill -TERM $DAEMON
+wait $DAEMON || failed "stop" "the daemon ended with $?"
+[ ! -e $DEVICE ] || failed "stop" "the device is still there"
+must "check" forebay check $CACHE
+ok "stop and check"
