@@ -59,6 +59,7 @@ phases() {
 
 # serve_by OPTION...: starts the daemon.
 serve_by() {
+    rm -f /run/serve.out
     forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
     DAEMON=$!
 }

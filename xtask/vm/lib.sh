@@ -82,6 +82,8 @@ find_disks() {
 
 # serve: starts the daemon, and waits until it is ready.
 serve() {
+    # Not to be taken for what the next daemon says.
+    rm -f /run/serve.out
     forebay serve $CACHE --nbd unix:$SOCKET --state-dir $STATE >/run/serve.out 2>>/run/serve.err &
     DAEMON=$!
     until_true "serve" grep -q home /run/serve.out

@@ -39,6 +39,11 @@ impl Reference {
         if self.update.is_some() {
             return;
         }
+        if !self.events.is_empty() {
+            // The slot of a volume that was detached is free for another one when the host knows.
+            self.is_retry_due |= !self.commands.is_empty();
+            return;
+        }
         let Some((id, command)) = self.commands.front().cloned() else { return };
         self.is_stopping |= command == Command::Stop;
         let must_wait = match command {
