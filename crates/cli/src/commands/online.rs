@@ -22,12 +22,15 @@ pub(crate) async fn with_drain_progress<T>(
 ) -> Result<T, Failure> {
     let mut most = dirty_bytes(daemon, volume).await.unwrap_or(0);
     let mut progress = (most > 0).then(|| Progress::start(label, Unit::Bytes, most));
-    tokio::pin!(work);
+    // One for all of the loop: a signal that comes while the daemon is asked would be lost to a new
+    // one.
+    let interrupted = tokio::signal::ctrl_c();
+    tokio::pin!(work, interrupted);
     let result = loop {
         tokio::select! {
             biased;
             result = &mut work => break result,
-            signal = tokio::signal::ctrl_c() => {
+            signal = &mut interrupted => {
                 let failure = match signal {
                     Ok(()) => Failure::new(
                         Exit::Cancelled,
