@@ -73,7 +73,11 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// Another process has locked it.
-    #[error("{} is locked by another process; stop that process first", path.display())]
+    #[error(
+        "{} is locked: another process uses it, or this one does under another name; stop that \
+         process, or name another device",
+        path.display()
+    )]
     Locked {
         /// The device.
         path: PathBuf,
