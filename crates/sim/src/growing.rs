@@ -78,7 +78,8 @@ impl World<'_> {
     /// Now and then somebody grows a volume.
     pub(crate) fn maybe_grow(&mut self) {
         let mut beside = Random::new(self.random.clone().bits() ^ GROWTH);
-        if !beside.permille(self.config.growth_permille) || self.life.is_stopping {
+        let is_busy = self.life.is_stopping || self.is_taken_over();
+        if !beside.permille(self.config.growth_permille) || is_busy {
             return;
         }
         let index = beside.index(self.volumes.len());
