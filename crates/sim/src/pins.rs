@@ -280,8 +280,9 @@ impl World<'_> {
             && status.pinned.is_empty()
             && status.dirty_blocks == 0;
         let cached = status.cached_blocks;
-        // While it recovers it has nothing yet.
-        let is_changing = self.is_commanded(index) || !self.life.is_serving;
+        // While it recovers it has nothing yet, nor has a successor that may be given up.
+        let is_empty = !self.life.is_serving || self.is_taken_over();
+        let is_changing = self.is_commanded(index) || is_empty;
         let pins = &mut self.volumes[index].pins;
         if !is_bounded || is_changing {
             pins.quiet_blocks = None;
