@@ -12,6 +12,16 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        9_224_269_820_237_839_655,
+        "the simulator had a volume grown by a successor that read, and nobody answered when that \
+         was given up",
+    ),
+    (
+        4_000_469,
+        "the simulator held what a predecessor had in its cache against that of its successor, \
+         which was dead by then and had nothing",
+    ),
+    (
         1623,
         "where writeback could not help, pinned blocks were given up for segments that nobody \
          waited for",
