@@ -247,7 +247,9 @@ smallest and the largest.
 {}## CPU time of a request, in microseconds
 
 Of fio, of the daemon, and of the rest, which is threads of the kernel and interrupts. Emulated
-time is dear: a request costs some tens of times what it does on a real processor.
+time is dear: a request costs some tens of times what it does on a real processor. `all` is
+sampled by the kernel, a hundred times a second, and the rest is what the others leave of it: where
+it is below zero, short spells of work were missed, and `all` is too low by that at least.
 
 {}",
         machine.date,
