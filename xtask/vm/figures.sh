@@ -64,12 +64,6 @@ serve_by() {
     DAEMON=$!
 }
 
-stop() {
-    kill -TERM $DAEMON
-    wait $DAEMON || failed "stop" "the daemon ended with $?"
-    DAEMON=
-}
-
 over_ublk() {
     serve_by --ublk home=0
     until_true "ublk" [ -b /dev/ublkb0 ]
@@ -78,6 +72,7 @@ over_ublk() {
         --size=${MIB}M --rw=read --bs=64k --direct=1 --ioengine=libaio --iodepth=4 --thread
     phases ublk /dev/ublkb0
     stop
+    DAEMON=
 }
 
 over_nbd() {
@@ -87,6 +82,7 @@ over_nbd() {
     phases nbd $DEVICE
     disconnect
     stop
+    DAEMON=
 }
 
 DAEMON=

@@ -89,6 +89,12 @@ serve() {
     until_true "serve" grep -q home /run/serve.out
 }
 
+# stop: as systemd does it.
+stop() {
+    kill -TERM $DAEMON
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
+}
+
 # connect: has the kernel connect to the daemon.
 connect() {
     modprobe nbd nbds_max=2
@@ -143,4 +149,37 @@ replay() {
         tail -n 20 /run/output
         failed "journal" "e2fsck -p ended with $status"
     }
+}
+
+# writes: how many the first ublk device has done.
+writes() {
+    set -- $(cat /sys/block/ublkb0/stat)
+    echo $5
+}
+
+# has_written_since BEFORE COUNT: it has done so many since.
+has_written_since() {
+    [ $(writes) -ge $(($1 + $2)) ]
+}
+
+# fio_verify NAME FILE SIZE: writes at random and compares.
+fio_verify() {
+    fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
+        --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c --verify_fatal=1 \
+        --do_verify=1 --fsync=64 --randrepeat=0
+}
+
+# load: until /run/enough is there; every byte is compared.
+load() {
+    while [ ! -e /run/enough ]; do
+        fio_verify load $MOUNT/load 24M || return
+    done
+}
+
+# no_errors NAME: the kernel tells of none.
+no_errors() {
+    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
+        failed "$1" "the kernel tells of errors"
+    fi
+    ok "$1"
 }

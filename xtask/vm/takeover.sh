@@ -20,35 +20,6 @@ is_up() {
     grep -q $DEVICE $1
 }
 
-has_gone() {
-    [ ! -e /proc/$1 ] || grep -q '^State:.Z' /proc/$1/status
-}
-
-writes() {
-    set -- $(cat /sys/block/ublkb0/stat)
-    echo $5
-}
-
-has_written_since() {
-    [ $(writes) -ge $(($1 + $2)) ]
-}
-
-# load: until /run/enough is there; every byte is compared.
-load() {
-    while [ ! -e /run/enough ]; do
-        fio --name=load --filename=$MOUNT/load --size=24M --rw=randwrite --bsrange=4k-64k \
-            --bs_unaligned=0 --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c \
-            --verify_fatal=1 --do_verify=1 --fsync=64 --randrepeat=0 || return
-    done
-}
-
-no_errors() {
-    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
-        failed "$1" "the kernel tells of errors"
-    fi
-    ok "$1"
-}
-
 find_disks
 rm -rf $STATE
 modprobe ext4
@@ -93,7 +64,7 @@ while [ $round -le $rounds ]; do
     kill -9 $STARTED
     wait $STARTED
     usleep 500000
-    if has_gone $DAEMON; then
+    if has_ended; then
         wait $DAEMON || failed "killed successors" "the predecessor ended with $?"
         start /run/serve.out
         DAEMON=$STARTED
@@ -111,8 +82,7 @@ must "unmount" umount $MOUNT
 must "fsck" e2fsck -f -n $DEVICE
 ok "no error and no wrong byte"
 no_errors "kernel log"
-kill -TERM $DAEMON
-wait $DAEMON || failed "stop" "the daemon ended with $?"
+stop
 [ ! -e $DEVICE ] || failed "stop" "the device is still there"
 must "check" forebay check $CACHE
 ok "stop and check"

@@ -20,12 +20,6 @@ is_served_or_dead() {
     grep -q $DEVICE /run/serve.out || has_ended
 }
 
-# stop: as systemd does it.
-stop() {
-    kill -TERM $DAEMON
-    wait $DAEMON || failed "stop" "the daemon ended with $?"
-}
-
 queue() {
     cat /sys/block/ublkb0/queue/$1
 }
@@ -33,36 +27,6 @@ queue() {
 # is_queue NAME VALUE
 is_queue() {
     [ "$(queue $1)" = "$2" ] || failed "limits" "$1 is $(queue $1) and should be $2"
-}
-
-writes() {
-    set -- $(cat /sys/block/ublkb0/stat)
-    echo $5
-}
-
-has_written_since() {
-    [ $(writes) -ge $(($1 + $2)) ]
-}
-
-no_errors() {
-    if dmesg | grep -E 'I/O error|EXT4-fs error|Buffer I/O|WARNING|BUG:'; then
-        failed "$1" "the kernel tells of errors"
-    fi
-    ok "$1"
-}
-
-# fio_verify NAME FILE SIZE: writes at random and compares.
-fio_verify() {
-    fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
-        --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c --verify_fatal=1 \
-        --do_verify=1 --fsync=64 --randrepeat=0
-}
-
-# load: until /run/enough is there.
-load() {
-    while [ ! -e /run/enough ]; do
-        fio_verify load $MOUNT/load 24M || return
-    done
 }
 
 find_disks

@@ -134,12 +134,9 @@ impl Engine {
         }
         let mut volumes = self.volumes.iter().flatten();
         let any_asked = volumes.any(|volume| volume.host_mark == HostMarkState::Asked);
-        let is_busy = self.operations.len() > 0
-            || self.misses.len() > 0
+        let is_busy = self.has_work_under_way()
             || !self.superblock_writer.is_idle()
             || !self.questions.is_empty()
-            || !self.writeback.is_idle()
-            || !self.reclaim.is_idle()
             // What the state file is about to say, it says for this engine.
             || any_asked;
         if is_busy || self.takeover_refusal().is_some() {
@@ -147,11 +144,7 @@ impl Engine {
         }
         // What went to an origin and failed there has to be known to the clients of this engine: of
         // its successor they would never hear of it.
-        let mut waits_for_flush = false;
-        for slot in self.volume_slots() {
-            waits_for_flush |= self.needs_origin_flush(slot);
-        }
-        if !waits_for_flush {
+        if !self.needs_origin_flushes() {
             self.takeover = TakeoverStage::Checkpointing;
             self.wait_for_checkpoint(Waiter::Takeover);
         }

@@ -46,7 +46,7 @@ const TAKEOVER_SECONDS: u64 = 3;
 pub(super) struct Sample {
     /// Longest time between two answers.
     pub(super) gap_ms: f64,
-    /// The same without a takeover, just before.
+    /// The same without a takeover, just after.
     pub(super) quiet_gap_ms: f64,
     /// Of the predecessor: until nothing was under way and the checkpoint was durable.
     pub(super) held_ms: f64,
@@ -127,27 +127,18 @@ fn measure_all(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result
     for round in 0..plan.repetitions {
         interrupt::check()?;
         let socket = daemon.socket.clone();
-        let is_over = AtomicBool::new(false);
-        let (next, gaps) = thread::scope(|scope| -> anyhow::Result<_> {
-            let client = scope.spawn(|| longest_gap(&socket, &is_over));
+        let (next, gap) = longest_gap_during(&socket, || {
             thread::sleep(AROUND);
             let next = program.take_over(&cache, ground, round);
             thread::sleep(AROUND);
-            is_over.store(true, Ordering::Relaxed);
-            let gaps = client.join().expect("the client does not panic")?;
-            Ok((next?, gaps))
+            next
         })?;
-        let quiet = AtomicBool::new(false);
-        let quiet_gap = thread::scope(|scope| {
-            let client = scope.spawn(|| longest_gap(&socket, &quiet));
-            thread::sleep(AROUND);
-            quiet.store(true, Ordering::Relaxed);
-            client.join().expect("the client does not panic")
-        })?;
+        let next = next?;
+        let ((), quiet_gap) = longest_gap_during(&socket, || thread::sleep(AROUND))?;
         let mut before = std::mem::replace(&mut daemon, next);
         before.server.wait()?;
         samples.push(Sample {
-            gap_ms: gaps.as_secs_f64() * 1e3,
+            gap_ms: gap.as_secs_f64() * 1e3,
             quiet_gap_ms: quiet_gap.as_secs_f64() * 1e3,
             held_ms: before.server.logged("held_ms")?,
             read_ms: before.server.logged("read_ms")?,
@@ -157,6 +148,18 @@ fn measure_all(program: &Program, ground: &Ground, plan: Plan) -> anyhow::Result
     daemon.server.stop()?;
     let extents = status.volume()?.cached_extent_count;
     Ok(Takeovers { extents, cached_bytes: status.cache_set.cached_bytes, samples })
+}
+
+/// What `work` comes to, and the longest time between two answers of a client meanwhile.
+fn longest_gap_during<T>(socket: &Path, work: impl FnOnce() -> T) -> anyhow::Result<(T, Duration)> {
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let client = scope.spawn(|| longest_gap(socket, &is_over));
+        let result = work();
+        is_over.store(true, Ordering::Relaxed);
+        let gap = client.join().expect("the client does not panic")?;
+        Ok((result, gap))
+    })
 }
 
 /// Sends one request after another until it is over. Returns the longest time between two answers.

@@ -661,7 +661,7 @@ impl Engine {
 
     /// Promise 5: what went to the origin is durable there before a drain, detach or stop answers.
     /// Asks for the flush if one is needed.
-    pub(crate) fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
+    fn needs_origin_flush(&mut self, slot: VolumeSlot) -> bool {
         let volume = self.volume_mut(slot);
         // Not again if one failed: it says no more of what that lost, and two origins that fail in
         // turn would keep a stop waiting for ever.

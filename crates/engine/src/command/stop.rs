@@ -56,20 +56,13 @@ impl Engine {
             // Promise 5: a stop always finishes. Who waits for room would wait for ever.
             self.fail_room_waiters();
         }
-        let is_busy = self.operations.len() > 0
-            || !self.writeback.is_idle()
-            || !self.reclaim.is_idle()
+        let is_busy = self.has_work_under_way()
             || self.stop_stage == StopStage::Ending && !self.superblock_writer.is_idle()
-            || self.misses.len() > 0
             || self.volumes.iter().flatten().any(|volume| volume.command.is_some());
         if is_busy {
             return;
         }
-        let mut waits_for_flush = false;
-        for slot in self.volume_slots() {
-            waits_for_flush |= self.needs_origin_flush(slot);
-        }
-        if waits_for_flush {
+        if self.needs_origin_flushes() {
             return;
         }
         match self.stop_stage {
@@ -119,5 +112,23 @@ impl Engine {
         let has_lost_writes = self.volumes.iter().flatten().any(|volume| volume.has_lost_writes);
         let result = if has_lost_writes { Err(CommandError::OriginFailed) } else { Ok(None) };
         self.end_command(id, result);
+    }
+
+    /// Whether requests, or what the engine does by itself, are on their way. Commands and the
+    /// superblock are not looked at.
+    pub(crate) fn has_work_under_way(&self) -> bool {
+        self.operations.len() > 0
+            || self.misses.len() > 0
+            || !self.writeback.is_idle()
+            || !self.reclaim.is_idle()
+    }
+
+    /// Whether an origin has to be flushed before the end. Asks for all flushes that are needed.
+    pub(crate) fn needs_origin_flushes(&mut self) -> bool {
+        let mut is_any_needed = false;
+        for slot in self.volume_slots() {
+            is_any_needed |= self.needs_origin_flush(slot);
+        }
+        is_any_needed
     }
 }
