@@ -64,16 +64,23 @@ const FILES: &[(&str, &str)] = &[
     ("etc/systemd/system/commands.service", include_str!("../../vm/root/commands.service")),
 ];
 /// Folders beside those of packages. With the last one the journal outlives a boot.
-const FOLDERS: [&str; 4] =
-    ["vm", "etc/systemd/system/sysinit.target.wants", "usr/lib/modules", "var/log/journal"];
+const FOLDERS: [&str; 5] = [
+    "vm",
+    "etc/systemd/system/sysinit.target.wants",
+    "usr/lib/modules",
+    "usr/local/bin",
+    "var/log/journal",
+];
 /// Links: where they are, and to what they lead. Nobody logs in, and there is no message bus.
-const LINKS: [(&str, &str); 6] = [
+const LINKS: [(&str, &str); 8] = [
     ("etc/systemd/system/default.target", "/lib/systemd/system/multi-user.target"),
     ("etc/systemd/system/sysinit.target.wants/commands.service", "../commands.service"),
     ("etc/systemd/system/systemd-logind.service", "/dev/null"),
     ("etc/systemd/system/proc-sys-fs-binfmt_misc.automount", "/dev/null"),
+    ("etc/systemd/system/getty-static.service", "/dev/null"),
+    ("var/run", "/run"),
+    ("var/lock", "/run/lock"),
     ("etc/mtab", "../proc/self/mounts"),
-    ("usr/lib/modules/.keep", "/dev/null"),
 ];
 
 /// Looks for the disk in `folder`, and makes it if it is not there.
