@@ -272,6 +272,7 @@ no-cache)
 no-origin)
     boots_without "no-origin" active 0
     told "no-origin" "is not served: cannot open"
+    told "no-origin: no device" "has no block device: cannot open"
     [ "$(forebay status --json | sed -n 's/^ *"state": "\(origin_missing\)",$/\1/p')" ] ||
         failed "no-origin" "$(forebay status --json)"
     ok "no-origin: in the status"
