@@ -161,6 +161,8 @@ fn furnish(top: &Path, supplies: &Supplies) -> anyhow::Result<()> {
         std::fs::write(top.join(name), content).with_context(|| (*name).to_owned())?;
     }
     for (name, target) in LINKS {
+        // An empty folder of a package may be in its place.
+        let _ = std::fs::remove_dir(top.join(name));
         symlink(target, top.join(name)).with_context(|| name.to_owned())?;
     }
     let masters = top.join("usr/share/base-passwd");
