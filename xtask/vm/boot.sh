@@ -31,6 +31,7 @@ failed() {
     shift
     echo "FAILED $step: $*"
     systemctl --failed --no-legend --plain
+    systemctl list-jobs --no-legend
     journalctl -b --no-pager -o short-monotonic -n 40 -u $SERVICE -u home.mount -u init.scope
     cat /run/forebay/*.log | tail -n 20
     dmesg | tail -n 20
@@ -46,6 +47,15 @@ readme() {
 
 is_mounted() {
     grep -q "^/dev/ublkb[0-9]* $MOUNT ext4 " /proc/mounts
+}
+
+# has_settled: all jobs of the boot have ended. `is-system-running --wait` may wait for ever for a
+# boot that ends just then.
+has_settled() {
+    case $(systemctl is-system-running) in
+    running | degraded) ;;
+    *) return 1 ;;
+    esac
 }
 
 main_pid() {
@@ -107,7 +117,8 @@ clean_end() {
 }
 
 warm() {
-    state=$(systemctl is-system-running --wait)
+    until_true "$name: the system is up" has_settled
+    state=$(systemctl is-system-running)
     until_true "$name: mounted" is_mounted
     [ "$state" = running ] || failed "$name: the system is up" "$state: $(systemctl --failed)"
     [ "$(readlink -f /dev/forebay/home)" = "$(sed -n "s: $MOUNT ext4 .*::p" /proc/mounts)" ] ||
@@ -162,6 +173,8 @@ kill_at_rest() {
     pid=$(main_pid)
     kill -9 $pid
     until_true "kill" has_other_daemon $pid
+    journalctl -b --no-pager -o cat -u home.mount | grep "^Unmounting" &&
+        failed "kill" "$MOUNT was unmounted"
     is_mounted || failed "kill" "$MOUNT is not mounted"
     must "kill" sync -f $MOUNT
     must "kill" cmp /vm/bin/busybox $MOUNT/written
@@ -220,7 +233,7 @@ service() {
 
 # boots_without NAME RESULT STATUS: the machine is up without the volume, and the service ended so.
 boots_without() {
-    systemctl is-system-running --wait >/run/output
+    until_true "$1" has_settled
     systemctl is-active --quiet multi-user.target || failed "$1" "no multi-user.target"
     is_mounted && failed "$1" "$MOUNT is mounted"
     set -- $1 $2 "$(systemctl show --property ActiveState --value $SERVICE)" $3 \
@@ -250,7 +263,6 @@ write() {
 }
 
 after_cut() {
-    systemctl is-system-running --wait >/run/output
     until_true "power cut: mounted" is_mounted
     look_at_ledger "power cut: what was synced is there" $(cat /root/synced)
 }

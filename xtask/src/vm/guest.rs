@@ -33,7 +33,7 @@ const MEMORY: &str = "2048";
 /// `tsc` and `no_timer_check`: time is emulated, too, and the kernel would not believe it.
 const KERNEL_OPTIONS: &str =
     "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check quiet";
-/// Of a guest with systemd: which disk the first file system hands over to, and that nobody logs in.
+/// Of a guest with systemd: which disk the first file system hands over to; nobody logs in.
 const ROOT_OPTIONS: &str = "guest.root=root systemd.getty_auto=no";
 /// The disk of the system, for the guest.
 const ROOT: Disk = Disk { name: "root", bytes: 0, speed: Speed::Memory };

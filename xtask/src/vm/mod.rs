@@ -158,8 +158,8 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Scenario>> {
     }
 }
 
-/// Gets all that guests of the `chosen` scenarios are made of; an error names what is missing to all
-/// of them.
+/// Gets all that guests of the `chosen` scenarios are made of; an error names what is missing to
+/// all of them.
 fn prepare(
     target: &Path,
     forebay: &Path,

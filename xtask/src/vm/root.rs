@@ -52,8 +52,8 @@ const LAYOUT: u32 = 1;
 /// Groups that udev's rules name and the packages would have made.
 const GROUPS: &str =
     "systemd-journal:x:101:\nrender:x:102:\ninput:x:103:\nkvm:x:104:\nsgx:x:105:\n";
-/// Files that an installation writes. The identity tells systemd that this is no first boot, and the
-/// empty `.updated` that nothing has to be built anew.
+/// Files that an installation writes. The identity tells systemd that this is no first boot, and
+/// the empty `.updated` that nothing has to be built anew.
 const FILES: &[(&str, &str)] = &[
     ("etc/machine-id", "0123456789abcdef0123456789abcdef\n"),
     ("etc/hostname", "guest\n"),

@@ -14,10 +14,11 @@ use crate::vm::disk::Disk;
 use crate::vm::guest::Guest;
 use crate::vm::stage::Stage;
 
-/// For one part of the script: half a minute where nothing else is going on, and a minute more for a
-/// boot that waits for a device.
+/// For one part of the script: half a minute where nothing else is going on, and a minute more for
+/// a boot that waits for a device.
 const PART_TIME_MAX: Duration = Duration::from_secs(300);
-/// For a shutdown: some seconds. What hangs is given up by systemd after 90 s, and found by its state.
+/// For a shutdown: some seconds. What hangs is given up by systemd after 90 s, and found by its
+/// state.
 const SHUTDOWN_TIME_MAX: Duration = Duration::from_secs(150);
 
 pub(super) const SCENARIO: Scenario = Scenario {
