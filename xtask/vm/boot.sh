@@ -49,8 +49,8 @@ is_mounted() {
     grep -q "^/dev/ublkb[0-9]* $MOUNT ext4 " /proc/mounts
 }
 
-# has_settled: all jobs of the boot have ended. `is-system-running --wait` may wait for ever for a
-# boot that ends just then.
+# has_settled: all jobs of the boot have ended. Asked again and again, so that a boot that does not
+# end is a failure that shows its jobs; `is-system-running --wait` would wait for ever.
 has_settled() {
     case $(systemctl is-system-running) in
     running | degraded) ;;
