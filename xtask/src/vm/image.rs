@@ -30,7 +30,9 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 10] = [
+const SCRIPTS: [(&str, &str); 12] = [
+    ("boot.sh", include_str!("../../vm/boot.sh")),
+    ("commands", include_str!("../../vm/commands")),
     ("figures.sh", include_str!("../../vm/figures.sh")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
@@ -41,6 +43,13 @@ const SCRIPTS: [(&str, &str); 10] = [
     ("ublk.sh", include_str!("../../vm/ublk.sh")),
     ("up.sh", include_str!("../../vm/up.sh")),
     ("vhost-user.sh", include_str!("../../vm/vhost-user.sh")),
+];
+
+/// Files of the project that an administrator works with, where they lie in its source.
+const PROJECT: [(&str, &str); 3] = [
+    ("README.md", include_str!("../../../README.md")),
+    ("dist/systemd/forebay@.service", include_str!("../../../dist/systemd/forebay@.service")),
+    ("dist/udev/60-forebay.rules", include_str!("../../../dist/udev/60-forebay.rules")),
 ];
 
 /// Writes the archive to `path`, with `forebay` as the program under test.
@@ -64,6 +73,9 @@ pub(crate) fn write(path: &Path, supplies: &Supplies, forebay: &Path) -> anyhow:
     contents.insert("init".to_owned(), INIT.into());
     for (name, text) in SCRIPTS {
         contents.insert(format!("{SCRIPT_FOLDER}/{name}"), text.into());
+    }
+    for (name, text) in PROJECT {
+        contents.insert(format!("{SCRIPT_FOLDER}/project/{name}"), text.into());
     }
     let modules = format!("lib/modules/{}", supplies.kernel_version());
     add_tree(&mut contents, &supplies.modules(), &modules)?;
