@@ -32,6 +32,7 @@ mod spread;
 mod ssd_bytes;
 mod synced;
 mod takeover;
+mod vhost_user;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -151,6 +152,8 @@ enum Part {
     Engine,
     /// Hits and writes over NBD, against other servers
     Nbd,
+    /// Hits over vhost-user, against NBD
+    VhostUser,
     /// Recovery time and RAM per cached extent
     Recovery,
     /// How long clients wait while a daemon is replaced
@@ -178,6 +181,7 @@ impl Part {
         let seconds = match self {
             Part::Engine => engine::SECONDS,
             Part::Nbd => nbd::seconds(plan),
+            Part::VhostUser => vhost_user::seconds(plan),
             Part::Recovery => recovery::seconds(plan),
             Part::Takeover => takeover::seconds(plan),
             Part::SsdBytes => ssd_bytes::seconds(plan),
@@ -223,6 +227,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         plan,
         session_count: progress.session_count(),
         nbd: None,
+        vhost_user: None,
         recovery: None,
         takeovers: None,
         ssd_bytes: None,
@@ -299,6 +304,12 @@ impl Scene<'_> {
                         rows.extend(nbd::measure(program, &ground, plan, progress)?);
                     }
                     report.nbd = Some(rows);
+                }
+                Part::VhostUser => {
+                    let ground = self.ground(Medium::Ram, vhost_user::ground_bytes(), report)?;
+                    let rows =
+                        vhost_user::measure(self.workspace, program, &ground, plan, progress)?;
+                    report.vhost_user = Some(rows);
                 }
                 Part::Recovery => {
                     let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
