@@ -35,7 +35,7 @@ pub(super) struct Report {
     pub(super) sync: Option<Vec<synced::Phase>>,
     pub(super) sequential: Option<Vec<sequential::Row>>,
     pub(super) drain: Option<Vec<drain::Row>>,
-    pub(super) fairness: Option<Vec<fairness::Row>>,
+    pub(super) fairness: Option<fairness::Fairness>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,
