@@ -11,8 +11,8 @@ use super::{CommandResult, Verdict, parse_seed, say};
 /// with less gets over what the other one gets, in windows of several lengths: the median, and what
 /// nine windows out of ten reach; beside it what a fair coin would have come to that says of each
 /// answered request whose it was. Then, for clients that differ: requests a second of each, and
-/// over what it gets when it is alone. Each with the device alone and with the engine over it. Equal
-/// arguments give equal output.
+/// over what it gets when it is alone. Each with the device alone and with the engine over it.
+/// Equal arguments give equal output.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -11,18 +11,18 @@ pub(super) fn text(rows: &[Row], report: &Report) -> String {
         "\
 ## Over vhost-user, beside NBD
 
-One client on this machine (`crates/cli/examples/front_end_load`), without a virtual machine: random
-blocks of 4 KiB of a volume of {} MiB that is cached whole, in a log of {} GiB on the RAM file
-system, phases of {} s. One thread for each queue of the virtio disk, or for each connection over a
-Unix socket; the depth is that of each. Neither client polls: it does what can be done, and sleeps in
-a system call until it is told. Notifications of vhost-user are suppressed as virtio says
+One client on this machine (`crates/cli/examples/front_end_load`), without a virtual machine:
+random blocks of 4 KiB of a volume of {} MiB that is cached whole, in a log of {} GiB on the RAM
+file system, phases of {} s. One thread for each queue of the virtio disk, or for each connection
+over a Unix socket; the depth is that of each. Neither client polls: it does what can be done, and
+sleeps in a system call until it is told. Notifications of vhost-user are suppressed as virtio says
 (`VIRTIO_F_EVENT_IDX`). A ratio is that of vhost-user over that of NBD within a repetition. Phases
 with writes end early if they have written their part of half the log.
 
 {}\
 CPU time of a request in microseconds, of the daemon and of the client apart, with what both spend
-in the kernel; and over vhost-user, how often a request came with a kick of the server, and how often
-the client had to sleep:
+in the kernel; and over vhost-user, how often a request came with a kick of the server, and how
+often the client had to sleep:
 
 {}\
 A request over NBD crosses the kernel twice each way, with its data: the client writes to the socket

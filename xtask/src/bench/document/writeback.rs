@@ -61,8 +61,9 @@ fn fairness_tables(fairness: &fairness::Fairness) -> String {
 Two clients do the same on one volume, each over a connection of its own, with random blocks of
 4 KiB of the emulated hard disk for {} s: what the one with less gets over what the other one gets.
 The cache has {} MiB, and is full of dirty data before writes are measured. Misses are measured for
-{} s: whose of several requests a disk takes next is as good as chance, and what chance leaves between
-two clients shrinks with the number of requests (see [testing.md](testing.md#shares-of-two-clients)).
+{} s: whose of several requests a disk takes next is as good as chance, and what chance leaves
+between two clients shrinks with the number of requests, see
+[testing.md](testing.md#shares-of-two-clients).
 
 {}\
 Two clients that differ, measured once: what each gets beside the other one, and that over what it
