@@ -16,8 +16,8 @@ use super::archive::Archive;
 use super::supplies::Supplies;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
-const PROGRAMS: [&str; 7] =
-    ["fio", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
+const PROGRAMS: [&str; 8] =
+    ["fio", "fsx", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
 /// Links to busybox that must be there before it makes all others.
 const FIRST_LINKS: [(&str, &str); 2] = [("bin/sh", "busybox"), ("sbin/modprobe", "../bin/busybox")];
 /// Folders beside those of files.
@@ -30,10 +30,11 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 12] = [
+const SCRIPTS: [(&str, &str); 13] = [
     ("boot.sh", include_str!("../../vm/boot.sh")),
     ("commands", include_str!("../../vm/commands")),
     ("figures.sh", include_str!("../../vm/figures.sh")),
+    ("fsx.sh", include_str!("../../vm/fsx.sh")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),

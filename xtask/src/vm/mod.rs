@@ -11,6 +11,7 @@
 mod apt;
 mod archive;
 mod disk;
+mod exerciser;
 mod guest;
 mod image;
 mod modules;

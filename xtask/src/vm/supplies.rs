@@ -1,4 +1,4 @@
-//! What a guest is made of and this machine does not have: QEMU, a kernel, and two programs.
+//! What a guest is made of and this machine does not have: QEMU, a kernel, and three programs.
 //!
 //! They are downloaded as packages of the distribution and unpacked below the target folder;
 //! nothing is installed, no file of the system changes, and a second run finds everything there.
@@ -12,7 +12,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 
 use super::apt::{Apt, Installed};
-use super::{modules, sources};
+use super::{exerciser, modules, sources};
 use crate::packages;
 
 /// What is downloaded with everything that it needs and this machine lacks.
@@ -44,6 +44,8 @@ pub(crate) enum Fetch {
 pub(crate) struct Supplies {
     tree: PathBuf,
     kernel_version: String,
+    /// Folder of the exerciser of file systems.
+    exerciser: PathBuf,
 }
 
 impl Supplies {
@@ -67,7 +69,8 @@ impl Supplies {
             std::fs::write(&stamp, &wanted).context("cannot write the stamp")?;
         }
         let kernel_version = kernel_version(&tree)?;
-        Ok(Supplies { tree, kernel_version })
+        let exerciser = exerciser::prepare(folder, fetch)?;
+        Ok(Supplies { tree, kernel_version, exerciser })
     }
 
     pub(crate) fn kernel(&self) -> PathBuf {
@@ -93,7 +96,8 @@ impl Supplies {
         let own = ["bin", "sbin", "usr/bin", "usr/sbin"].map(|folder| self.tree.join(folder));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let machine = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-        let paths = own.into_iter().chain(machine).map(|folder| folder.join(name));
+        let made = std::iter::once(self.exerciser.clone());
+        let paths = own.into_iter().chain(made).chain(machine).map(|folder| folder.join(name));
         paths.into_iter().find(|path| path.is_file()).with_context(|| name.to_owned())
     }
 

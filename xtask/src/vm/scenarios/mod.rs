@@ -1,6 +1,7 @@
 //! What is tried in guests. A scenario is a file here, its disks, and a script in `xtask/vm`.
 
 mod boot;
+mod fsx;
 mod nbd;
 mod nbd_kill;
 mod power_cut;
@@ -40,6 +41,7 @@ pub(crate) const ALL: &[Scenario] = &[
     power_cut::SCENARIO,
     ublk::SCENARIO,
     takeover::SCENARIO,
+    fsx::SCENARIO,
     up::SCENARIO,
     vhost_user::SCENARIO,
     boot::SCENARIO,
