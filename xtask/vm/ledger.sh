@@ -8,7 +8,7 @@ LEDGER=$MOUNT/ledger
 
 # content NUMBER: from 1,000 to 30,000 bytes, so that most files end inside of a block.
 content() {
-    yes "file $1" | head -c $(($1 * 7 % 30 * 1000 + 1000))
+    yes "file $1" 2>/dev/null | head -c $(($1 * 7 % 30 * 1000 + 1000))
 }
 
 # write_ledger FIRST: writes files from this number on until it cannot, and reports each.

@@ -18,7 +18,8 @@
 //!   `crash.rs` and `check.rs` what happens between and after, `giving_up.rs` what becomes of dirty
 //!   data that is thrown away.
 //! - [`fuzz`] hands damaged bytes to whatever reads a cache device.
-//! - [`response`] is no test by chance: how writeback answers a burst and a steady writer.
+//! - [`response`] and [`shares`] are no tests by chance: how writeback answers a burst and a steady
+//!   writer, and what two clients get of one origin. `modelled_host.rs` is the host around both.
 //! - `reference.rs` is a pass-through engine with faults on request: the judge must find them.
 //!
 //! Deliberately absent: real devices, threads, and, but for the fuzzers and `silent.rs`, any
@@ -42,6 +43,7 @@ mod growing;
 mod hang;
 pub mod hunt;
 pub mod media;
+mod modelled_host;
 pub mod models;
 pub mod oracle;
 mod ordered;
@@ -55,6 +57,7 @@ pub mod random;
 pub mod reference;
 pub mod response;
 pub mod run;
+pub mod shares;
 pub mod silent;
 pub mod stamp;
 mod strike;

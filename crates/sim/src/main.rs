@@ -31,6 +31,7 @@ Examples:
   forebay-sim sweep --seed 1
   forebay-sim fuzz device
   forebay-sim step-response --every 60
+  forebay-sim shares
 
 Exit codes:
   0  all was well
@@ -60,6 +61,7 @@ enum Command {
     Defects(commands::defects::Options),
     Models(commands::models::Options),
     StepResponse(commands::step_response::Options),
+    Shares(commands::shares::Options),
 }
 
 /// The arguments, with the command that is meant if the first is an option of `run`.
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Defects(options) => commands::defects::run(&options),
         Command::Models(commands::models::Options {}) => commands::models::run(),
         Command::StepResponse(options) => commands::step_response::run(&options),
+        Command::Shares(options) => commands::shares::run(&options),
     };
     match result {
         Ok(verdict) => verdict.into(),

@@ -146,6 +146,8 @@ impl World<'_> {
             return violation("buffers are held by an engine that is silent", text);
         }
         self.say("the predecessor is silent, a successor reads");
+        // Nobody asks the predecessor once it is given up.
+        self.note_lost_order();
         let superblock = self.read_superblock()?;
         let openings = self.openings_again();
         let (facts, now) = (self.cache_facts(), self.time());

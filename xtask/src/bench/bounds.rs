@@ -138,8 +138,8 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
     if let Some(rows) = &report.sequential {
         bounds.extend(rows.iter().flat_map(sequential_bounds));
     }
-    if let Some(rows) = &report.fairness {
-        bounds.extend(rows.iter().map(|row| {
+    if let Some(fairness) = &report.fairness {
+        bounds.extend(fairness.equal.iter().map(|row| {
             let work = format!("two equal clients, {}: less over more", row.work.title());
             let measured = row.spread(fairness::Sample::less_over_more);
             Bound::new(work, Limit::AtLeast(0.9), "", measured)

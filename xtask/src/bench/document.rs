@@ -1,6 +1,7 @@
 //! The document that a run leaves: tables, and how to read them. All of it is generated.
 
 mod synced;
+mod vhost_user;
 mod writeback;
 
 use std::fmt::Write;
@@ -24,6 +25,9 @@ pub(super) fn text(report: &Report) -> String {
     text.push_str(&bounds_table(&report.bounds));
     if let Some(rows) = &report.nbd {
         text.push_str(&nbd_tables(rows, report));
+    }
+    if let Some(rows) = &report.vhost_user {
+        text.push_str(&vhost_user::text(rows, report));
     }
     if let Some(engine) = &report.engine {
         text.push_str(&engine_table(engine));

@@ -109,6 +109,23 @@ pub(super) fn run_two_over_nbd(
     both.try_into().map_err(|jobs: Vec<Figures>| anyhow!("fio ran {} jobs, not 2", jobs.len()))
 }
 
+/// Runs two jobs at once, each over a connection of its own.
+pub(super) fn run_pair_over_nbd(
+    jobs: &[Job; 2],
+    uri: &str,
+    folder: &Path,
+) -> anyhow::Result<[Figures; 2]> {
+    let both = run_jobs(pair_over_nbd(jobs, uri), folder)?;
+    both.try_into().map_err(|jobs: Vec<Figures>| anyhow!("fio ran {} jobs, not 2", jobs.len()))
+}
+
+/// What follows the name of a job is its own.
+fn pair_over_nbd([one, other]: &[Job; 2], uri: &str) -> Command {
+    let mut both = command_over_nbd(one, uri);
+    both.arg("--thread").args(command_over_nbd(other, uri).get_args()).arg("--thread");
+    both
+}
+
 /// The same as [`run_over_nbd`], and what was completed in each second.
 pub(super) fn run_with_timeline(job: &Job, uri: &str, folder: &Path) -> anyhow::Result<Timeline> {
     let mut command = command_over_nbd(job, uri);
@@ -365,5 +382,11 @@ mod tests {
         let text = crate::process::describe(&command(&job));
         assert!(text.contains("--io_size=4096 --runtime=3"), "{text}");
         assert!(!text.contains("--time_based"), "{text}");
+        let other = Job { depth: 7, ..job.clone() };
+        let text = crate::process::describe(&pair_over_nbd(&[job, other], "nbd://h/"));
+        let jobs: Vec<&str> = text.split("--name=").skip(1).collect();
+        assert_eq!(jobs.len(), 2, "{text}");
+        assert!(jobs[0].contains("--iodepth=1 ") && jobs[1].contains("--iodepth=7 "), "{text}");
+        assert!(jobs.iter().all(|job| job.contains("--uri=nbd://h/")), "{text}");
     }
 }

@@ -184,6 +184,17 @@ impl Program {
         self.serve_with(cache, ground, &[], "forebay.log")
     }
 
+    /// The same as the disk of a virtual machine, at `disk`, and not over NBD.
+    pub(super) fn serve_vhost_user(
+        &self,
+        cache: &Path,
+        ground: &Ground,
+        disk: &Path,
+    ) -> anyhow::Result<Daemon> {
+        let option = format!("{VOLUME}={}", disk.display());
+        self.serve_with(cache, ground, &["--vhost-user", &option], "forebay-disk.log")
+    }
+
     /// Replaces the daemon that serves it. `round` names its log.
     pub(super) fn take_over(
         &self,

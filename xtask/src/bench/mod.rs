@@ -32,6 +32,7 @@ mod spread;
 mod ssd_bytes;
 mod synced;
 mod takeover;
+mod vhost_user;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -132,7 +133,10 @@ impl Options {
 
     /// What to measure, in order.
     fn parts(&self) -> Vec<Part> {
-        let is_wanted = |part: &Part| self.only.is_empty() || self.only.contains(part);
+        let is_wanted = |part: &Part| match self.only.is_empty() {
+            true => !part.is_apart(),
+            false => self.only.contains(part),
+        };
         Part::value_variants().iter().copied().filter(is_wanted).collect()
     }
 
@@ -151,6 +155,8 @@ enum Part {
     Engine,
     /// Hits and writes over NBD, against other servers
     Nbd,
+    /// Hits over vhost-user, against NBD; on request alone
+    VhostUser,
     /// Recovery time and RAM per cached extent
     Recovery,
     /// How long clients wait while a daemon is replaced
@@ -169,15 +175,21 @@ enum Part {
     Sequential,
     /// Time and writes that a drain takes
     Drain,
-    /// Two clients that do the same at once
+    /// Two clients at once; on request alone
     Fairness,
 }
 
 impl Part {
+    /// Whether it is measured on request alone: a whole run shall take an hour at most.
+    fn is_apart(self) -> bool {
+        matches!(self, Part::VhostUser | Part::Fairness)
+    }
+
     fn estimate(self, plan: Plan) -> Estimate {
         let seconds = match self {
             Part::Engine => engine::SECONDS,
             Part::Nbd => nbd::seconds(plan),
+            Part::VhostUser => vhost_user::seconds(plan),
             Part::Recovery => recovery::seconds(plan),
             Part::Takeover => takeover::seconds(plan),
             Part::SsdBytes => ssd_bytes::seconds(plan),
@@ -223,6 +235,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         plan,
         session_count: progress.session_count(),
         nbd: None,
+        vhost_user: None,
         recovery: None,
         takeovers: None,
         ssd_bytes: None,
@@ -299,6 +312,12 @@ impl Scene<'_> {
                         rows.extend(nbd::measure(program, &ground, plan, progress)?);
                     }
                     report.nbd = Some(rows);
+                }
+                Part::VhostUser => {
+                    let ground = self.ground(Medium::Ram, vhost_user::ground_bytes(), report)?;
+                    let rows =
+                        vhost_user::measure(self.workspace, program, &ground, plan, progress)?;
+                    report.vhost_user = Some(rows);
                 }
                 Part::Recovery => {
                     let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
@@ -403,7 +422,7 @@ mod tests {
     use super::*;
 
     fn estimated_seconds(pace: Pace) -> u64 {
-        let parts = Part::value_variants().iter();
+        let parts = Part::value_variants().iter().filter(|part| !part.is_apart());
         parts.map(|part| part.estimate(Plan::of(pace)).seconds).sum()
     }
 

@@ -9,7 +9,9 @@ use super::machine::Machine;
 use super::plan::Plan;
 use super::recovery::Recovery;
 use super::takeover::Takeovers;
-use super::{drain, fairness, flushed, full, misses, nbd, sequential, ssd_bytes, synced};
+use super::{
+    drain, fairness, flushed, full, misses, nbd, sequential, ssd_bytes, synced, vhost_user,
+};
 
 /// What a run measured; a part that was left out is absent.
 #[derive(Clone, Debug, Serialize)]
@@ -23,6 +25,7 @@ pub(super) struct Report {
     /// How often the run was begun or resumed.
     pub(super) session_count: u32,
     pub(super) nbd: Option<Vec<nbd::Row>>,
+    pub(super) vhost_user: Option<Vec<vhost_user::Row>>,
     pub(super) recovery: Option<Recovery>,
     pub(super) takeovers: Option<Takeovers>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,
@@ -32,7 +35,7 @@ pub(super) struct Report {
     pub(super) sync: Option<Vec<synced::Phase>>,
     pub(super) sequential: Option<Vec<sequential::Row>>,
     pub(super) drain: Option<Vec<drain::Row>>,
-    pub(super) fairness: Option<Vec<fairness::Row>>,
+    pub(super) fairness: Option<fairness::Fairness>,
     pub(super) engine: Option<Engine>,
     /// How the bounds stand.
     pub(super) bounds: Vec<Bound>,

@@ -24,6 +24,11 @@ pub(crate) enum Speed {
 }
 
 impl Disk {
+    /// The same disk under another name, where it shall be taken for another one.
+    pub(crate) fn named(self, name: &'static str) -> Disk {
+        Disk { name, ..self }
+    }
+
     /// Makes an empty disk in `folder`.
     pub(crate) fn make(&self, folder: &Path) -> anyhow::Result<PathBuf> {
         let path = folder.join(self.name);

@@ -1,7 +1,7 @@
 //! A running guest: QEMU as a child process, with commands going in and lines coming out.
 //!
 //! The kernel's messages go to a file, and are shown when something fails. The second serial port
-//! is QEMU's standard input and output, over which `xtask/vm/init` takes commands.
+//! is QEMU's standard input and output, over which `xtask/vm/commands` takes commands.
 //!
 //! A guest ends with this value, and QEMU also ends when the thread that started it does, whatever
 //! ends that. No other process is ever touched.
@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::disk::Disk;
+use super::disk::{Disk, Speed};
 use super::supplies::Supplies;
 
-/// A boot takes 6 to 12 s on an idle machine with two processors.
+/// A boot takes 6 to 12 s on an idle machine with two processors, and with systemd some 20 s more.
 const BOOT_TIME_MAX: Duration = Duration::from_secs(90);
+const SYSTEMD_TIME_MAX: Duration = Duration::from_secs(180);
 /// QEMU without help of the hardware fails at some boots. What was booted is never tried again.
 const BOOT_TRIES_MAX: u32 = 3;
 /// How long the way out takes at most; after that the guest is killed, which harms nobody.
@@ -32,13 +33,19 @@ const MEMORY: &str = "2048";
 /// `tsc` and `no_timer_check`: time is emulated, too, and the kernel would not believe it.
 const KERNEL_OPTIONS: &str =
     "console=ttyS0 panic=-1 mitigations=off nokaslr tsc=reliable no_timer_check quiet";
+/// Of a guest with systemd: which disk the first file system hands over to; nobody logs in.
+const ROOT_OPTIONS: &str = "guest.root=root systemd.getty_auto=no";
+/// The disk of the system, for the guest.
+const ROOT: Disk = Disk { name: "root", bytes: 0, speed: Speed::Memory };
 
 /// What a guest is booted from.
 pub(crate) struct Hardware<'a> {
     pub(crate) supplies: &'a Supplies,
     pub(crate) image: &'a Path,
     /// Disks and the files that hold their content.
-    pub(crate) disks: Vec<(&'a Disk, PathBuf)>,
+    pub(crate) disks: Vec<(Disk, PathBuf)>,
+    /// The disk of a system with systemd to be booted, if one is; see `root.rs`.
+    pub(crate) root: Option<&'a Path>,
     /// Where a disk is served over vhost-user, if one is.
     pub(crate) vhost_user: Option<&'a Path>,
     /// Where the kernel's messages go.
@@ -68,7 +75,7 @@ impl Guest {
         loop {
             let started = Instant::now();
             let mut guest = Guest::start(hardware)?;
-            match guest.wait_until_ready() {
+            match guest.wait_until_ready(boot_time_max(hardware)) {
                 Ok(()) => {
                     println!("  booted in {:.1} s", started.elapsed().as_secs_f64());
                     return Ok(guest);
@@ -106,8 +113,8 @@ impl Guest {
         Ok(Guest { child, input, lines, console: hardware.console.clone() })
     }
 
-    fn wait_until_ready(&mut self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + BOOT_TIME_MAX;
+    fn wait_until_ready(&mut self, time_max: Duration) -> anyhow::Result<()> {
+        let deadline = Instant::now() + time_max;
         while self.line(deadline)? != "ready" {}
         Ok(())
     }
@@ -150,6 +157,25 @@ impl Guest {
         Ok(())
     }
 
+    /// Has a guest with systemd end in order by `command`, which is `systemctl reboot` or such; a
+    /// reboot ends QEMU, too. It is an error if that takes longer than `time_max`.
+    pub(crate) fn shut_down(mut self, command: &str, time_max: Duration) -> anyhow::Result<()> {
+        let started = Instant::now();
+        self.send(command)?;
+        loop {
+            match self.lines.recv_timeout(time_max.saturating_sub(started.elapsed())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    self.show_console();
+                    bail!("{command} has not ended in {} s", time_max.as_secs());
+                }
+            }
+        }
+        println!("  shut down in {:.1} s", started.elapsed().as_secs_f64());
+        Ok(())
+    }
+
     /// Ends the guest between two instructions, as [`Drop`] does.
     ///
     /// Of what the guest gave to its disks, all is kept that QEMU has handed to the kernel of this
@@ -169,6 +195,13 @@ impl Drop for Guest {
     }
 }
 
+fn boot_time_max(hardware: &Hardware<'_>) -> Duration {
+    match hardware.root {
+        Some(_) => BOOT_TIME_MAX + SYSTEMD_TIME_MAX,
+        None => BOOT_TIME_MAX,
+    }
+}
+
 fn parse_answer(line: String) -> Answer {
     match line.strip_prefix("done ").and_then(|status| status.parse().ok()) {
         Some(status) => Answer::Done(status),
@@ -183,13 +216,22 @@ fn command(hardware: &Hardware<'_>) -> Command {
     command.env("LD_LIBRARY_PATH", supplies.library_path());
     command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
     command.args(["-m", MEMORY, "-nodefaults", "-display", "none", "-no-reboot"]);
+    for folder in supplies.firmware() {
+        command.arg("-L").arg(folder);
+    }
     command.arg("-kernel").arg(supplies.kernel());
     command.arg("-initrd").arg(hardware.image);
-    command.args(["-append", KERNEL_OPTIONS]);
+    command.arg("-append").arg(match hardware.root {
+        Some(_) => format!("{KERNEL_OPTIONS} {ROOT_OPTIONS}"),
+        None => KERNEL_OPTIONS.to_owned(),
+    });
     command.args(["-serial", &format!("file:{}", hardware.console.display())]);
     command.args(["-serial", "stdio"]);
     for (disk, path) in &hardware.disks {
         command.args(disk.options(path));
+    }
+    if let Some(path) = hardware.root {
+        command.args(ROOT.options(path));
     }
     if let Some(socket) = hardware.vhost_user {
         // Its server reads and writes the guest's memory.

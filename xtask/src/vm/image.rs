@@ -16,8 +16,8 @@ use super::archive::Archive;
 use super::supplies::Supplies;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
-const PROGRAMS: [&str; 7] =
-    ["fio", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
+const PROGRAMS: [&str; 8] =
+    ["fio", "fsx", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
 /// Links to busybox that must be there before it makes all others.
 const FIRST_LINKS: [(&str, &str); 2] = [("bin/sh", "busybox"), ("sbin/modprobe", "../bin/busybox")];
 /// Folders beside those of files.
@@ -30,8 +30,11 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 10] = [
+const SCRIPTS: [(&str, &str); 13] = [
+    ("boot.sh", include_str!("../../vm/boot.sh")),
+    ("commands", include_str!("../../vm/commands")),
     ("figures.sh", include_str!("../../vm/figures.sh")),
+    ("fsx.sh", include_str!("../../vm/fsx.sh")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),
@@ -41,6 +44,13 @@ const SCRIPTS: [(&str, &str); 10] = [
     ("ublk.sh", include_str!("../../vm/ublk.sh")),
     ("up.sh", include_str!("../../vm/up.sh")),
     ("vhost-user.sh", include_str!("../../vm/vhost-user.sh")),
+];
+
+/// Files of the project that an administrator works with, where they lie in its source.
+const PROJECT: [(&str, &str); 3] = [
+    ("README.md", include_str!("../../../README.md")),
+    ("dist/systemd/forebay@.service", include_str!("../../../dist/systemd/forebay@.service")),
+    ("dist/udev/60-forebay.rules", include_str!("../../../dist/udev/60-forebay.rules")),
 ];
 
 /// Writes the archive to `path`, with `forebay` as the program under test.
@@ -64,6 +74,9 @@ pub(crate) fn write(path: &Path, supplies: &Supplies, forebay: &Path) -> anyhow:
     contents.insert("init".to_owned(), INIT.into());
     for (name, text) in SCRIPTS {
         contents.insert(format!("{SCRIPT_FOLDER}/{name}"), text.into());
+    }
+    for (name, text) in PROJECT {
+        contents.insert(format!("{SCRIPT_FOLDER}/project/{name}"), text.into());
     }
     let modules = format!("lib/modules/{}", supplies.kernel_version());
     add_tree(&mut contents, &supplies.modules(), &modules)?;

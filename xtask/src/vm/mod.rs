@@ -4,15 +4,19 @@
 //! switched off. QEMU emulates all of it, so this needs neither hardware support nor root, and says
 //! nothing of speed.
 //!
-//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `guest` boots it and talks
-//! to it, `stage` is what a scenario works with, and `scenarios` are what is tried.
+//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `root` makes the disk of one
+//! that boots a distribution, `guest` boots it and talks to it, `stage` is what a scenario works
+//! with, and `scenarios` are what is tried.
 
+mod apt;
 mod archive;
 mod disk;
+mod exerciser;
 mod guest;
 mod image;
 mod modules;
 mod report;
+mod root;
 mod scenarios;
 mod sources;
 mod stage;
@@ -24,7 +28,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 pub(crate) use report::Report;
-use scenarios::Scenario;
+use scenarios::{Scenario, System};
 use stage::{Stage, Theatre};
 pub(crate) use supplies::Fetch;
 use supplies::Supplies;
@@ -71,7 +75,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     let effort = if options.long { Effort::Long } else { Effort::Short };
     let started = Instant::now();
-    let theatre = build(&workspace, effort)?;
+    let theatre = build(&workspace, &chosen, effort)?;
     let mut report = Report::default();
     play(&theatre, &chosen, &mut report);
     let seconds = started.elapsed().as_secs();
@@ -91,8 +95,14 @@ pub(crate) fn measure(
     time_max: Duration,
     at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    const FIGURES: Scenario = Scenario { name: "figures", about: "", disks: &[], run: |_| Ok(()) };
-    let theatre = build(workspace, Effort::Short)?;
+    const FIGURES: Scenario = Scenario {
+        name: "figures",
+        about: "",
+        system: System::Busybox,
+        disks: &[],
+        run: |_| Ok(()),
+    };
+    let theatre = build(workspace, &[&FIGURES], Effort::Short)?;
     let mut report = Report::default();
     let mut stage = Stage::new(&theatre, &FIGURES, &mut report)?;
     let mut guest = stage.boot()?;
@@ -101,7 +111,7 @@ pub(crate) fn measure(
 }
 
 /// Builds the program, and gets all that guests are made of.
-fn build(workspace: &Workspace, effort: Effort) -> anyhow::Result<Theatre> {
+fn build(workspace: &Workspace, chosen: &[&Scenario], effort: Effort) -> anyhow::Result<Theatre> {
     packages::prepare(Purpose::Guests, Install::IfPossible)?;
     let mut build = process::cargo();
     build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
@@ -109,7 +119,7 @@ fn build(workspace: &Workspace, effort: Effort) -> anyhow::Result<Theatre> {
         bail!("forebay cannot be built");
     }
     let target = workspace.metadata.target_directory.as_std_path();
-    prepare(target, &target.join("release/forebay"), effort, Fetch::IfMissing)
+    prepare(target, &target.join("release/forebay"), chosen, effort, Fetch::IfMissing)
         .context("a guest cannot be had on this machine; missing")
 }
 
@@ -117,8 +127,16 @@ fn build(workspace: &Workspace, effort: Effort) -> anyhow::Result<Theatre> {
 /// reason to skip them, not an error.
 pub(crate) fn test(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> Report {
     let mut report = Report::default();
-    match prepare(target, forebay, effort, fetch) {
-        Ok(theatre) => play(&theatre, &choose(&[]).unwrap_or_default(), &mut report),
+    let chosen = choose(&[]).unwrap_or_default();
+    match prepare(target, forebay, &chosen, effort, fetch) {
+        Ok(theatre) => {
+            let (can_run, cannot): (Vec<_>, Vec<_>) =
+                chosen.iter().partition(|scenario| theatre.lack_of(scenario).is_none());
+            play(&theatre, &can_run, &mut report);
+            for scenario in cannot {
+                report.skip(scenario.name, theatre.lack_of(scenario).unwrap_or_default());
+            }
+        }
         Err(missing) => {
             for scenario in scenarios::ALL {
                 report.skip(scenario.name, &format!("{missing:#}"));
@@ -141,8 +159,15 @@ fn choose(names: &[String]) -> anyhow::Result<Vec<&'static Scenario>> {
     }
 }
 
-/// Gets all that guests are made of; an error names what is missing.
-fn prepare(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> anyhow::Result<Theatre> {
+/// Gets all that guests of the `chosen` scenarios are made of; an error names what is missing to
+/// all of them.
+fn prepare(
+    target: &Path,
+    forebay: &Path,
+    chosen: &[&Scenario],
+    effort: Effort,
+    fetch: Fetch,
+) -> anyhow::Result<Theatre> {
     let folder = target.join(FOLDER);
     let consoles = folder.join("consoles");
     std::fs::create_dir_all(&consoles)
@@ -151,7 +176,12 @@ fn prepare(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> anyho
     let image = tempfile::Builder::new().prefix("image-").tempfile_in(&folder);
     let image = image.context("cannot make the image")?.into_temp_path();
     image::write(&image, &supplies, forebay)?;
-    Ok(Theatre { supplies, image, forebay: forebay.to_owned(), consoles, effort })
+    let root = if chosen.iter().any(|scenario| scenario.system == System::Systemd) {
+        root::prepare(&folder, &supplies, fetch).map_err(|missing| format!("{missing:#}"))
+    } else {
+        Err("a system with systemd, which no scenario asked for".to_owned())
+    };
+    Ok(Theatre { supplies, image, root, forebay: forebay.to_owned(), consoles, effort })
 }
 
 fn play(theatre: &Theatre, chosen: &[&Scenario], report: &mut Report) {

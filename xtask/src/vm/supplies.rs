@@ -1,4 +1,4 @@
-//! What a guest is made of and this machine does not have: QEMU, a kernel, and two programs.
+//! What a guest is made of and this machine does not have: QEMU, a kernel, and three programs.
 //!
 //! They are downloaded as packages of the distribution and unpacked below the target folder;
 //! nothing is installed, no file of the system changes, and a second run finds everything there.
@@ -7,11 +7,12 @@
 //! the one of Debian 12 has no `ublk_drv`.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 
-use super::{modules, sources};
+use super::apt::{Apt, Installed};
+use super::{exerciser, modules, sources};
 use crate::packages;
 
 /// What is downloaded with everything that it needs and this machine lacks.
@@ -43,6 +44,8 @@ pub(crate) enum Fetch {
 pub(crate) struct Supplies {
     tree: PathBuf,
     kernel_version: String,
+    /// Folder of the exerciser of file systems.
+    exerciser: PathBuf,
 }
 
 impl Supplies {
@@ -66,7 +69,8 @@ impl Supplies {
             std::fs::write(&stamp, &wanted).context("cannot write the stamp")?;
         }
         let kernel_version = kernel_version(&tree)?;
-        Ok(Supplies { tree, kernel_version })
+        let exerciser = exerciser::prepare(folder, fetch)?;
+        Ok(Supplies { tree, kernel_version, exerciser })
     }
 
     pub(crate) fn kernel(&self) -> PathBuf {
@@ -92,8 +96,15 @@ impl Supplies {
         let own = ["bin", "sbin", "usr/bin", "usr/sbin"].map(|folder| self.tree.join(folder));
         let path = std::env::var_os("PATH").unwrap_or_default();
         let machine = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-        let paths = own.into_iter().chain(machine).map(|folder| folder.join(name));
+        let made = std::iter::once(self.exerciser.clone());
+        let paths = own.into_iter().chain(made).chain(machine).map(|folder| folder.join(name));
         paths.into_iter().find(|path| path.is_file()).with_context(|| name.to_owned())
+    }
+
+    /// Where QEMU is to look for firmware; by itself it looks where it would be installed.
+    pub(crate) fn firmware(&self) -> [PathBuf; 3] {
+        ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"]
+            .map(|folder| self.tree.join(folder))
     }
 
     /// Value of `LD_LIBRARY_PATH` for programs that were downloaded.
@@ -113,68 +124,20 @@ fn kernel_version(tree: &Path) -> anyhow::Result<String> {
     names.into_iter().find_map(version).context("the kernel's package has no kernel")
 }
 
-/// apt with lists and archives of its own.
-struct Apt {
-    folder: PathBuf,
-}
-
-impl Apt {
-    fn new(folder: &Path, list: &str) -> anyhow::Result<Apt> {
-        let apt = Apt { folder: folder.join("apt") };
-        for name in ["lists/partial", "archives/partial"] {
-            let path = apt.folder.join(name);
-            std::fs::create_dir_all(&path)
-                .with_context(|| format!("cannot make {}", path.display()))?;
-        }
-        std::fs::write(apt.folder.join("private.list"), list).context("cannot write a list")?;
-        Ok(apt)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let option =
-            |name: &str, path: &str| format!("{name}={}", self.folder.join(path).display());
-        let mut command = Command::new(program);
-        command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
-        command.args(["-o", &option("Dir::Etc::sourcelist", "private.list")]);
-        command.args(["-o", "Dir::Etc::sourceparts=/dev/null"]);
-        command.args(["-o", &option("Dir::State::Lists", "lists")]);
-        command.args(["-o", &option("Dir::Cache", "")]);
-        // The folders are the caller's, whoever that is, and nobody else uses them.
-        command.args(["-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="]);
-        command
-    }
-
-    /// Runs `command`; what it says is only of interest if it fails.
-    fn run(command: &mut Command) -> anyhow::Result<String> {
-        let output = command.output().context("cannot run apt")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
 /// Downloads all packages into `archives`, which is there when all have come.
 fn download(folder: &Path, archives: &Path) -> anyhow::Result<()> {
     let codename = sources::codename()?;
     let suite = sources::backports(&codename);
-    let apt = Apt::new(folder, &sources::private_list(&codename)?)?;
     println!("downloading QEMU and a kernel from {suite} (130 MB)");
-    Apt::run(apt.command("apt-get").args(["-qq", "update"])).with_context(|| suite.clone())?;
+    let apt = Apt::with_new_lists(folder, Installed::AsIs)?;
     let names = Apt::run(apt.command("apt-cache").args(["pkgnames", KERNEL_SERIES]))?;
     let kernel = newest_kernel(&names)
         .with_context(|| format!("package {KERNEL_SERIES}*-amd64, also in {suite}"))?;
-    let mut command = apt.command("apt-get");
     // What is installed already must come as well: everything has to lie in one tree.
-    command.args(["-qq", "-y", "install", "--download-only", "--reinstall"]);
-    command.args(["--no-install-recommends", "-t", &suite]);
-    Apt::run(command.args(PACKAGES)).with_context(|| format!("packages {PACKAGES:?}"))?;
+    apt.download(&PACKAGES, &["--reinstall", "-t", &suite])?;
     // The kernel alone: what it needs to be installed is not needed to unpack it.
-    let new = apt.folder.join("archives");
-    Apt::run(apt.command("apt-get").args(["-qq", "download", kernel]).current_dir(&new))
-        .with_context(|| format!("package {kernel}"))?;
-    std::fs::rename(&new, archives).context("cannot move the packages")?;
-    std::fs::remove_dir_all(&apt.folder).context("cannot remove the lists of apt")
+    apt.download_alone(kernel)?;
+    apt.finish(archives)
 }
 
 /// The newest plain kernel in a list of package names.

@@ -189,6 +189,10 @@ fn join(
             let text = format!("daemon {pid} serves {cache} over NBD, not as ublk devices");
             return Err(Failure::refused(text).or("stop it first with `forebay stop`"));
         }
+        // None can have a device, so none has to be chosen; the reason is told for each.
+        None if status.exports.iter().all(|export| export.unavailable.is_some()) => {
+            wanted.unwrap_or(FrontEndKind::Ublk)
+        }
         None => machine::choose_client(wanted)?,
     };
     if let Some(wanted) = wanted.filter(|wanted| *wanted != front_end) {

@@ -1,4 +1,4 @@
-//! A blocking NBD client with many requests under way, on a Unix socket.
+//! A blocking NBD client with many requests under way, on a socket.
 //!
 //! Requests are queued and go out together before the client waits for the next answer; so a burst
 //! of answers costs one read and one write. One thread, one connection, no locks.
@@ -26,9 +26,14 @@ pub(crate) type Outcome = (Cookie, Result<(), ReplyError>);
 /// Takes a piece of a read: of which request, from which offset in it.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(Cookie, usize, &[u8]);
 
+/// What the client speaks over.
+pub(crate) trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
 /// One connection.
 pub(crate) struct NbdClient {
-    stream: UnixStream,
+    stream: Box<dyn Stream>,
     connection: ClientConnection,
     received: Vec<u8>,
     /// What of `received` is filled and not used up.
@@ -40,10 +45,15 @@ pub(crate) struct NbdClient {
 }
 
 impl NbdClient {
-    /// Connects to an export.
+    /// Connects to an export on a Unix socket.
     pub(crate) fn connect(socket: &Path, export: &str) -> io::Result<NbdClient> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(SILENCE_MAX))?;
+        NbdClient::greet(Box::new(stream), export)
+    }
+
+    /// Asks for an export over a connection that nothing was said on.
+    pub(crate) fn greet(stream: Box<dyn Stream>, export: &str) -> io::Result<NbdClient> {
         let goal =
             ClientGoal::Connect { export_name: export.to_owned(), contexts: ContextSet::EMPTY };
         let options = ClientOptions { goal, reply_style: ReplyStyle::Structured };

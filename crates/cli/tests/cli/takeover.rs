@@ -3,6 +3,7 @@
 
 use std::io::{self, ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -33,11 +34,32 @@ fn stamps() -> Vec<Stamps> {
     (0..CLIENTS).map(of).collect()
 }
 
+/// Where clients connect to.
+#[derive(Clone, Copy)]
+enum Address<'a> {
+    Unix(&'a Path),
+    /// As `HOST:PORT`.
+    Tcp(&'a str),
+}
+
+impl Address<'_> {
+    fn try_connect(self) -> io::Result<NbdClient> {
+        match self {
+            Address::Unix(socket) => NbdClient::connect(socket, "vol"),
+            Address::Tcp(address) => {
+                let stream = TcpStream::connect(address)?;
+                stream.set_read_timeout(Some(ANSWERS_MAX))?;
+                NbdClient::greet(Box::new(stream), "vol")
+            }
+        }
+    }
+}
+
 /// Connects; the address must not refuse, and who is cut while it is greeted comes again.
-fn connect(socket: &Path) -> NbdClient {
+fn connect(address: Address<'_>) -> NbdClient {
     let began = Instant::now();
     loop {
-        match NbdClient::connect(socket, "vol") {
+        match address.try_connect() {
             Ok(client) => return client,
             Err(error) => {
                 let refuses =
@@ -50,9 +72,9 @@ fn connect(socket: &Path) -> NbdClient {
 }
 
 /// Writes until it is over, over as many connections as that takes, and compares at each beginning.
-fn write_on(stamps: &mut Stamps, socket: &Path, is_over: &AtomicBool, answers: &AtomicU64) {
+fn write_on(stamps: &mut Stamps, at: Address<'_>, is_over: &AtomicBool, answers: &AtomicU64) {
     while !is_over.load(Ordering::Relaxed) {
-        let mut client = connect(socket);
+        let mut client = connect(at);
         match stamps.compare(&mut client) {
             Ok(comparison) => assert_eq!(comparison.wrong, [0u64; 0], "{comparison:?}"),
             // Cut while it compared: again with the next connection.
@@ -86,22 +108,27 @@ fn await_answers(answers: &AtomicU64, more: u64) {
     }
 }
 
-fn taken_over_under_load(mode: &str) {
+/// Each daemon has these options; where the first address is TCP, clients come by that.
+fn taken_over_under_load(mode: &str, options: &[&str]) {
     let scratch = Scratch::new();
     scratch.cache_with_volume(mode);
-    let mut server = scratch.serve();
+    let mut server = scratch.serve_what(&[&["cache.img"], options].concat());
     let mut all = stamps();
     let (is_over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-    let socket = server.socket.clone();
+    let (socket, uri) = (server.socket.clone(), server.uri.clone());
+    let tcp = uri.strip_prefix("nbd://").and_then(|rest| rest.strip_suffix("/vol"));
+    let address = tcp.map_or(Address::Unix(&socket), Address::Tcp);
     thread::scope(|scope| {
         for stamps in &mut all {
-            let (socket, is_over, answers) = (&socket, &is_over, &answers);
-            scope.spawn(move || write_on(stamps, socket, is_over, answers));
+            let (is_over, answers) = (&is_over, &answers);
+            scope.spawn(move || write_on(stamps, address, is_over, answers));
         }
         for _ in 0..rounds(4, 40) {
             await_answers(&answers, ANSWERS);
-            let predecessor = std::mem::replace(&mut server, scratch.take_over());
+            let successor = scratch.take_over_at("client.nbd", options);
+            let predecessor = std::mem::replace(&mut server, successor);
             assert_eq!(predecessor.ended(), Some(0), "the predecessor is done");
+            assert_eq!(server.uri, uri, "the same address");
         }
         await_answers(&answers, ANSWERS);
         is_over.store(true, Ordering::Relaxed);
@@ -117,12 +144,18 @@ fn taken_over_under_load(mode: &str) {
 
 #[test]
 fn writeback_loses_nothing_when_taken_over() {
-    taken_over_under_load("writeback");
+    taken_over_under_load("writeback", &[]);
 }
 
 #[test]
 fn writearound_loses_nothing_when_taken_over() {
-    taken_over_under_load("writearound");
+    taken_over_under_load("writearound", &[]);
+}
+
+/// A port that the kernel chose stays, and never refuses.
+#[test]
+fn clients_over_tcp_lose_nothing_when_taken_over() {
+    taken_over_under_load("writeback", &["--nbd", "tcp:0"]);
 }
 
 /// Whoever is killed, at most one has written, and an ordinary start works.

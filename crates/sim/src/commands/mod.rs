@@ -9,6 +9,7 @@ pub(crate) mod hunt;
 pub(crate) mod models;
 pub(crate) mod replay;
 pub(crate) mod run;
+pub(crate) mod shares;
 pub(crate) mod step_response;
 pub(crate) mod sweep;
 mod trace_file;

@@ -19,7 +19,7 @@ pub(super) fn text(report: &Report) -> String {
         report.sync.as_deref().map(|phases| synced::text(phases, report)),
         report.sequential.as_deref().map(sequential_table),
         report.drain.as_deref().map(|rows| drain_table(rows, report)),
-        report.fairness.as_deref().map(fairness_table),
+        report.fairness.as_ref().map(fairness_tables),
     ];
     let parts: String = parts.into_iter().flatten().collect();
     if parts.is_empty() {
@@ -37,7 +37,7 @@ their length. A bare device is served by the same front end.
         + &parts
 }
 
-fn fairness_table(rows: &[fairness::Row]) -> String {
+fn fairness_tables(fairness: &fairness::Fairness) -> String {
     let header = [
         "both do",
         "IOPS of both",
@@ -45,7 +45,7 @@ fn fairness_table(rows: &[fairness::Row]) -> String {
         "p99 of one over that of the other",
         "reads that hit",
     ];
-    let lines = rows.iter().map(|row| {
+    let lines = fairness.equal.iter().map(|row| {
         vec![
             row.work.title().to_owned(),
             cell(row.spread(fairness::Sample::iops), 0),
@@ -60,13 +60,34 @@ fn fairness_table(rows: &[fairness::Row]) -> String {
 
 Two clients do the same on one volume, each over a connection of its own, with random blocks of
 4 KiB of the emulated hard disk for {} s: what the one with less gets over what the other one gets.
-The cache has {} MiB, and is full of dirty data before writes are measured.
+The cache has {} MiB, and is full of dirty data before writes are measured. Misses are measured for
+{} s: whose of several requests a disk takes next is as good as chance, and what chance leaves
+between two clients shrinks with the number of requests, see
+[testing.md](testing.md#shares-of-two-clients).
+
+{}\
+Two clients that differ, measured once: what each gets beside the other one, and that over what it
+gets alone. A request is taken when it comes, so shares follow demand.
 
 {}",
         fairness::SECONDS,
         fairness::SIZES.cache_bytes >> 20,
+        fairness::MISS_SECONDS,
         table(&header, lines),
+        unequal_table(&fairness.unequal),
     )
+}
+
+fn unequal_table(rows: &[fairness::unequal::Row]) -> String {
+    let header = ["clients", "work", "first, IOPS", "over alone", "second, IOPS", "over alone"];
+    let lines = rows.iter().map(|row| {
+        let mut line = vec![row.difference.title().to_owned(), row.answers.title().to_owned()];
+        for client in [0, 1] {
+            line.extend([cell(row.iops(client), 0), cell(row.over_alone(client), 2)]);
+        }
+        line
+    });
+    table(&header, lines)
 }
 
 /// How many seconds a column of a chart, and a figure of a course stand for.

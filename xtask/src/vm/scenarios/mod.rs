@@ -1,5 +1,7 @@
 //! What is tried in guests. A scenario is a file here, its disks, and a script in `xtask/vm`.
 
+mod boot;
+mod fsx;
 mod nbd;
 mod nbd_kill;
 mod power_cut;
@@ -16,10 +18,20 @@ pub(crate) struct Scenario {
     pub(crate) name: &'static str,
     /// What it shows, for `--list`.
     pub(crate) about: &'static str,
+    pub(crate) system: System,
     pub(crate) disks: &'static [Disk],
     /// Boots guests and has them run scripts, which say what they find. An error counts as a
     /// failure of the scenario.
     pub(crate) run: fn(&mut Stage<'_>) -> anyhow::Result<()>,
+}
+
+/// What a guest of a scenario runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum System {
+    /// The first file system alone, with busybox.
+    Busybox,
+    /// A small system of the distribution with systemd, on a disk of its own that outlives boots.
+    Systemd,
 }
 
 /// All scenarios, in the order in which they run.
@@ -29,8 +41,10 @@ pub(crate) const ALL: &[Scenario] = &[
     power_cut::SCENARIO,
     ublk::SCENARIO,
     takeover::SCENARIO,
+    fsx::SCENARIO,
     up::SCENARIO,
     vhost_user::SCENARIO,
+    boot::SCENARIO,
 ];
 
 /// A cache device that holds all that a scenario writes.

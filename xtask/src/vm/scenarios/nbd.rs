@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CACHE, ORIGIN, Scenario};
+use super::{CACHE, ORIGIN, Scenario, System};
 use crate::vm::stage::Stage;
 
 /// Far more than it takes on a busy machine.
@@ -11,6 +11,7 @@ const TIME_MAX: Duration = Duration::from_secs(180);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "nbd",
     about: "ext4 and xfs by the kernel's client: fio with verification, trim, detach",
+    system: System::Busybox,
     disks: &[CACHE, ORIGIN],
     run,
 };

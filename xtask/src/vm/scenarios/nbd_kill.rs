@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CACHE, ORIGIN, Scenario};
+use super::{CACHE, ORIGIN, Scenario, System};
 use crate::vm::stage::Stage;
 
 /// A round takes some ten seconds.
@@ -13,6 +13,7 @@ const FILES: u32 = 20;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "nbd-kill",
     about: "the daemon is killed under load: what was synced is there after its restart",
+    system: System::Busybox,
     disks: &[CACHE, ORIGIN],
     run,
 };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-use super::{CACHE, ORIGIN, Scenario};
+use super::{CACHE, ORIGIN, Scenario, System};
 use crate::vm::guest::Answer;
 use crate::vm::stage::Stage;
 
@@ -19,6 +19,7 @@ const FILES: u64 = 20;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "power-cut",
     about: "the machine loses power under load: what it reported as synced is there afterwards",
+    system: System::Busybox,
     disks: &[CACHE, ORIGIN],
     run,
 };

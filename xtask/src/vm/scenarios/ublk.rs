@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CACHE, ORIGIN, Scenario};
+use super::{CACHE, ORIGIN, Scenario, System};
 use crate::vm::stage::Stage;
 
 /// For all that is done once; a minute and a half where nothing else is going on.
@@ -13,6 +13,7 @@ const ROUND_TIME_MAX: Duration = Duration::from_secs(60);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "ublk",
     about: "a block device by the ublk driver outlives its server, without an error",
+    system: System::Busybox,
     disks: &[CACHE, ORIGIN],
     run,
 };

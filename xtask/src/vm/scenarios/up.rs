@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{CACHE, ORIGIN, Scenario};
+use super::{CACHE, ORIGIN, Scenario, System};
 use crate::vm::stage::Stage;
 
 /// A part takes some twenty seconds where nothing else is going on.
@@ -11,6 +11,7 @@ const PART_TIME_MAX: Duration = Duration::from_secs(240);
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "up",
     about: "up and down by ublk and by nbd, daemons killed between, a cache warm after a boot",
+    system: System::Busybox,
     disks: &[CACHE, ORIGIN],
     run,
 };

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
-use super::Scenario;
+use super::{Scenario, System};
 use crate::vm::stage::Stage;
 
 /// For all that is done once.
@@ -26,6 +26,7 @@ const SECTOR_BYTES: u64 = 512;
 pub(super) const SCENARIO: Scenario = Scenario {
     name: "vhost-user",
     about: "a guest's disk over vhost-user outlives its server, and grows, without an error",
+    system: System::Busybox,
     disks: &[],
     run,
 };

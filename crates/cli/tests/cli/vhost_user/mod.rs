@@ -3,6 +3,8 @@
 mod peer;
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::support::{Scratch, Server, rounds};
 use peer::{
@@ -13,6 +15,8 @@ use peer::{
 const OK: u8 = 0;
 const FAILED: u8 = 1;
 const UNSUPPORTED: u8 = 2;
+/// How long a guest may wait for an answer: far longer than a takeover.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn served(scratch: &Scratch, mode: &str) -> (Server, PathBuf) {
     scratch.cache_with_volume(mode);
@@ -187,6 +191,112 @@ fn requests_in_flight_survive_the_death_of_the_server() {
         assert_eq!(server.terminate(), Some(0), "round {round}");
     }
     assert!(interrupted > 0, "no kill met a request");
+}
+
+/// Writes of a guest that never rests: one on each slot, each to a block of its own.
+struct Writer {
+    /// What is written last, for each slot.
+    values: Vec<u8>,
+    is_under_way: Vec<bool>,
+    ended_count: u32,
+    ended_last: Instant,
+}
+
+impl Writer {
+    fn begin(guest: &mut Guest) -> Writer {
+        let count = usize::from(SLOTS);
+        let mut writer = Writer {
+            values: vec![0; count],
+            is_under_way: vec![false; count],
+            ended_count: 0,
+            ended_last: Instant::now(),
+        };
+        (0..SLOTS).for_each(|slot| writer.write(guest, slot));
+        guest.kick(0);
+        writer
+    }
+
+    fn write(&mut self, guest: &mut Guest, slot: u16) {
+        let index = usize::from(slot);
+        let value = self.values[index].wrapping_add(1);
+        self.values[index] = value;
+        self.is_under_way[index] = true;
+        guest.set_data(0, slot, &[value; 4096]);
+        guest.submit(0, slot, WRITE, sector_of(0, slot), 4096);
+    }
+
+    /// Takes what has ended. What ends twice is no longer under way.
+    fn take_ended(&mut self, guest: &mut Guest) -> Vec<u16> {
+        let ended = guest.take_ended(0);
+        for (slot, status) in &ended {
+            assert_eq!(*status, OK);
+            let was_under_way = std::mem::take(&mut self.is_under_way[usize::from(*slot)]);
+            assert!(was_under_way, "the request of slot {slot} ended twice");
+        }
+        if !ended.is_empty() {
+            self.ended_last = Instant::now();
+        }
+        assert!(self.ended_last.elapsed() < PATIENCE, "nothing ends any more");
+        self.ended_count += ended.len() as u32;
+        ended.into_iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// Writes anew where something has ended.
+    fn go_on(&mut self, guest: &mut Guest) {
+        let ended = self.take_ended(guest);
+        if ended.is_empty() {
+            std::thread::yield_now();
+            return;
+        }
+        ended.into_iter().for_each(|slot| self.write(guest, slot));
+        guest.kick(0);
+    }
+}
+
+/// Each round the server is replaced while a guest writes without a rest. What was taken and not
+/// answered is done again by the successor: each write ends once.
+#[test]
+fn requests_in_flight_survive_a_takeover() {
+    let scratch = Scratch::new();
+    let (mut server, socket) = served(&scratch, "writeback");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    let mut writer = Writer::begin(&mut guest);
+    let mut again_count = 0;
+    for round in 0..rounds(4, 40) {
+        let enough = writer.ended_count + 10 * u32::from(SLOTS);
+        while writer.ended_count < enough {
+            writer.go_on(&mut guest);
+        }
+        let is_over = AtomicBool::new(false);
+        let successor = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let began = Instant::now();
+                while !is_over.load(Ordering::Relaxed) && began.elapsed() < PATIENCE {
+                    writer.go_on(&mut guest);
+                }
+            });
+            // Here, since a server ends with the thread that started it.
+            let options = ["--vhost-user", "vol=disk.sock"];
+            let successor = scratch.take_over_at("client.nbd", &options);
+            is_over.store(true, Ordering::Relaxed);
+            successor
+        });
+        let predecessor = std::mem::replace(&mut server, successor);
+        assert_eq!(predecessor.ended(), Some(0), "round {round}");
+        // What it answered last.
+        writer.go_on(&mut guest);
+        guest.connect(&socket);
+        again_count += server.log().matches("requests are done again").count();
+    }
+    while writer.is_under_way.contains(&true) {
+        writer.take_ended(&mut guest);
+    }
+    for slot in 0..SLOTS {
+        assert_reads(&mut guest, sector_of(0, slot), &[writer.values[usize::from(slot)]; 4096]);
+    }
+    assert!(again_count > 0, "no takeover met a request");
+    assert_eq!(server.terminate(), Some(0));
 }
 
 /// The server stops in good order with requests in the ring, which wait for its successor.

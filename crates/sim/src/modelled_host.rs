@@ -1,5 +1,4 @@
-//! An engine with one volume, whose origin is a model of a hard disk and whose cache device is one
-//! of an SSD, in virtual time.
+//! An engine with one volume, whose origin and cache device are models of devices, in virtual time.
 //!
 //! Invariants:
 //! - Nothing fails and nothing lingers: operations last as the models say.
@@ -7,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use forebay_device_model::{HardDisk, Model, ModelDevice, Request as Transfer, RequestKind as How};
+use forebay_device_model::{Model, ModelDevice, Request as Transfer, RequestKind as How};
 use forebay_device_model::{Ssd, Token};
 use forebay_engine::Engine;
 use forebay_engine::event::{Event, SavedMark};
@@ -27,19 +26,20 @@ use crate::payload::{BufferPool, PoolLimits};
 use crate::random::Random;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
-const SET_ID: [u8; 16] = *b"a step response.";
+const SET_ID: [u8; 16] = *b"in virtual time.";
 const VOLUME: VolumeSlot = VolumeSlot(0);
 /// All sectors of a block.
 const WHOLE: u8 = 0xFF;
 /// What the engine may have in buffers, as the host's default is.
 const ENGINE_BYTES_MAX: u64 = 64 << 20;
 
-/// How large the devices are.
+/// What the devices and the volume are like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Sizes {
-    pub(super) cache_bytes: u64,
-    pub(super) origin_bytes: u64,
-    pub(super) writeback_percent: u8,
+pub(crate) struct Setup {
+    pub(crate) cache_bytes: u64,
+    pub(crate) origin_bytes: u64,
+    pub(crate) origin: Model,
+    pub(crate) writeback_percent: u8,
 }
 
 /// A device that keeps what is written, and lasts as its model says.
@@ -111,15 +111,17 @@ impl Modelled {
     }
 }
 
-/// What a client asks for: a block.
+/// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Wish {
-    Read(u64),
+pub(crate) enum Wish {
+    /// Of a client, by number.
+    Read { client: usize, block: u64, block_count: u64 },
+    /// One block.
     Write(u64),
 }
 
 /// The engine with its devices.
-pub(super) struct Host {
+pub(crate) struct Host {
     engine: Engine,
     pool: BufferPool,
     cache: Modelled,
@@ -131,21 +133,21 @@ pub(super) struct Host {
 
 impl Host {
     /// Formats the cache device and lets the engine serve.
-    pub(super) fn serve(sizes: Sizes, seed: u64) -> Host {
+    pub(crate) fn serve(setup: Setup, seed: u64) -> Host {
         let mut random = Random::new(seed);
-        let geometry = Geometry::new(sizes.cache_bytes, None).expect("large enough");
-        let mut superblock = Superblock::new(SET_ID, geometry, "step response");
+        let geometry = Geometry::new(setup.cache_bytes, None).expect("large enough");
+        let mut superblock = Superblock::new(SET_ID, geometry, "virtual time");
         let volume = NewVolume {
             name: "volume".to_owned(),
             origin_path: "/dev/modelled".to_owned(),
-            size_bytes: sizes.origin_bytes,
+            size_bytes: setup.origin_bytes,
             logical_block_bytes: BLOCK as u32,
-            // Reads are there to keep the origin in use. What they brought into the cache would
-            // have to be reclaimed, which is another story.
+            // Reads are there to use the origin. What they brought into the cache would have to be
+            // reclaimed, which is another story.
             mode: CacheMode::Writeonly,
             writeback_order: WritebackOrder::Coalescing,
             settings: VolumeSettings {
-                writeback_percent: sizes.writeback_percent,
+                writeback_percent: setup.writeback_percent,
                 ..VolumeSettings::default()
             },
         };
@@ -154,8 +156,7 @@ impl Host {
         let mut cache = Modelled::new(&ssd, geometry.device_bytes, random.bits());
         let checkpoint = Checkpoint::empty(&geometry).encode(&SET_ID, &geometry);
         cache.media.write_durable((geometry.checkpoint_offset / 512) as u32, &checkpoint);
-        let disk = Model::HardDisk(HardDisk::server_7200());
-        let origin = Modelled::new(&disk, sizes.origin_bytes, random.bits());
+        let origin = Modelled::new(&setup.origin, setup.origin_bytes, random.bits());
         let cache_facts = CacheFacts {
             size_bytes: geometry.device_bytes,
             has_volatile_cache: true,
@@ -163,7 +164,7 @@ impl Host {
         };
         let facts = OriginFacts {
             optimal_io_bytes: 0,
-            is_rotational: true,
+            is_rotational: matches!(setup.origin, Model::HardDisk(_)),
             has_volatile_cache: true,
             supports_discard: false,
         };
@@ -186,32 +187,37 @@ impl Host {
         host
     }
 
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.now
     }
 
-    pub(super) fn status(&self) -> (VolumeStatus, WritebackPace) {
+    pub(crate) fn status(&self) -> (VolumeStatus, WritebackPace) {
         let status = self.engine.volume_status(Time(self.now), VOLUME);
         let pace = self.engine.writeback_pace(VOLUME);
         (status.expect("it is served"), pace.expect("it is served"))
     }
 
     /// When something happens without anybody's doing.
-    pub(super) fn next_event(&self) -> Option<u64> {
+    pub(crate) fn next_event(&self) -> Option<u64> {
         let wakeup = self.engine.poll_wakeup().map(|time| time.0);
         let devices = [&self.cache, &self.origin].map(|device| device.model.next_event_ns());
         devices.into_iter().chain([wakeup]).flatten().min()
     }
 
     fn ask(&mut self, wish: Wish) {
-        let buffer = self.pool.host_allocate(BLOCK_BYTES);
-        let (block, kind) = match wish {
-            Wish::Read(block) => (block, RequestKind::Read { buffer }),
+        let (block, block_count) = match wish {
+            Wish::Read { block, block_count, .. } => (block, block_count),
+            Wish::Write(block) => (block, 1),
+        };
+        let length_bytes = block_count * BLOCK;
+        let length = u32::try_from(length_bytes).expect("a short request");
+        let buffer = self.pool.host_allocate(length as usize);
+        let kind = match wish {
+            Wish::Read { .. } => RequestKind::Read { buffer },
             Wish::Write(block) => {
-                let length = BLOCK as u32;
                 let bytes = self.pool.bytes_mut(BufferRange { buffer, offset: 0, length });
                 bytes.fill(mark(block));
-                (block, RequestKind::Write { buffer, durability: Durability::Completed })
+                RequestKind::Write { buffer, durability: Durability::Completed }
             }
         };
         self.request_count += 1;
@@ -220,14 +226,14 @@ impl Host {
             id: RequestId(self.request_count),
             volume: VOLUME,
             offset_bytes: block * BLOCK,
-            length_bytes: BLOCK,
+            length_bytes,
             kind,
         };
         self.engine.handle_request(Time(self.now), request, &mut self.pool);
     }
 
     /// Lets time pass until `then`, when a client has these wishes; which were answered.
-    pub(super) fn advance(&mut self, then: u64, wishes: &[Wish]) -> Vec<Wish> {
+    pub(crate) fn advance(&mut self, then: u64, wishes: &[Wish]) -> Vec<Wish> {
         self.now = self.now.max(then);
         let now = Time(self.now);
         for device in [&mut self.cache, &mut self.origin] {
@@ -277,7 +283,7 @@ impl Host {
     }
 
     /// Whether the origin alone has what was written to a block.
-    pub(super) fn is_home(&self, block: u64) -> bool {
+    pub(crate) fn is_home(&self, block: u64) -> bool {
         let mut bytes = [0; BLOCK_BYTES];
         self.origin.media.read(block as u32 * BLOCK_SECTORS, &mut bytes);
         bytes.iter().all(|byte| *byte == mark(block))

@@ -12,24 +12,25 @@
 //!
 //! Deliberately absent: failures, flushes and a full log; [`crate::run()`] has them.
 
-mod host;
-
 use std::ops::RangeInclusive;
 
+use forebay_device_model::{HardDisk, Model};
 use forebay_engine::units::BLOCK_BYTES;
 
+use crate::modelled_host::{Host, Setup, Wish};
 use crate::random::Random;
-use host::{Host, Sizes, Wish};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SECOND_NS: u64 = 1_000_000_000;
 const MILLISECOND_NS: u64 = 1_000_000;
+const ORIGIN_BYTES: u64 = 2 << 30;
 /// A target of 20 MiB in a log of fifty times that: the soft mark is out of reach, also if each
 /// write is a record of its own, and writeback in order of the origin leaves something dirty in
 /// each segment. Beyond the mark writeback would not be paced.
-const SIZES: Sizes = Sizes { cache_bytes: 1 << 30, origin_bytes: 2 << 30, writeback_percent: 2 };
+const CACHE_BYTES: u64 = 1 << 30;
+const WRITEBACK_PERCENT: u8 = 2;
 /// Blocks that are written to: the first half of the origin. The other half is read.
-const WRITTEN_BLOCKS: u64 = SIZES.origin_bytes / BLOCK / 2;
+const WRITTEN_BLOCKS: u64 = ORIGIN_BYTES / BLOCK / 2;
 /// Spreads successive writes over these. Odd, so that each block is met once.
 const STRIDE: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Writes a second of the burst: what an SSD takes easily.
@@ -76,7 +77,7 @@ impl Step {
     #[must_use]
     pub fn written_bytes(&self) -> u64 {
         let stream = self.stream_bytes_per_second.saturating_mul(self.stream_seconds);
-        let target_bytes = SIZES.cache_bytes / 100 * u64::from(SIZES.writeback_percent);
+        let target_bytes = CACHE_BYTES / 100 * u64::from(WRITEBACK_PERCENT);
         target_bytes.saturating_add(self.burst_bytes).saturating_add(stream)
     }
 }
@@ -201,7 +202,13 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     fn new(step: &Step) -> Watch<'_> {
-        let host = Host::serve(SIZES, step.seed);
+        let setup = Setup {
+            cache_bytes: CACHE_BYTES,
+            origin_bytes: ORIGIN_BYTES,
+            origin: Model::HardDisk(HardDisk::server_7200()),
+            writeback_percent: WRITEBACK_PERCENT,
+        };
+        let host = Host::serve(setup, step.seed);
         let began = host.now();
         Watch {
             step,
@@ -228,7 +235,7 @@ impl Watch<'_> {
             let then = events.into_iter().flatten().min().unwrap_or(sample_at).min(sample_at);
             let wishes = self.wishes(then);
             for answered in self.host.advance(then, &wishes) {
-                if matches!(answered, Wish::Read(_)) {
+                if matches!(answered, Wish::Read { .. }) {
                     let pause_ms = self.random.between(PAUSE_MS);
                     self.read_at = Some(self.host.now() + pause_ms * MILLISECOND_NS);
                 }
@@ -254,7 +261,8 @@ impl Watch<'_> {
         let mut wishes = Vec::new();
         if self.read_at.is_some_and(|at| at <= now) {
             self.read_at = None;
-            wishes.push(Wish::Read(WRITTEN_BLOCKS + self.random.below(WRITTEN_BLOCKS)));
+            let block = WRITTEN_BLOCKS + self.random.below(WRITTEN_BLOCKS);
+            wishes.push(Wish::Read { client: 0, block, block_count: 1 });
         }
         if self.next_write().is_some_and(|at| at <= now) {
             wishes.push(Wish::Write(self.block(self.written)));

@@ -1,0 +1,30 @@
+//! Random operations of the file system exerciser, on a volume and on a plain file.
+
+use std::time::Duration;
+
+use super::{CACHE, ORIGIN, Scenario, System};
+use crate::vm::stage::Stage;
+
+/// For three kinds of target; half a minute where nothing else is going on.
+const ONCE_TIME_MAX: Duration = Duration::from_secs(240);
+/// For a thousand operations on each, which take some seconds.
+const THOUSAND_TIME_MAX: Duration = Duration::from_secs(60);
+/// For a kill under each.
+const KILL_TIME_MAX: Duration = Duration::from_secs(30);
+
+pub(super) const SCENARIO: Scenario = Scenario {
+    name: "fsx",
+    about: "random operations on files and on the device, compared with a plain file",
+    system: System::Busybox,
+    disks: &[CACHE, ORIGIN],
+    run,
+};
+
+fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
+    let (thousands, kills) = if stage.is_long() { (20, 20) } else { (1, 1) };
+    let mut guest = stage.boot()?;
+    let script = format!("fsx.sh {thousands}000 {kills}");
+    let time_max = ONCE_TIME_MAX + THOUSAND_TIME_MAX * thousands + KILL_TIME_MAX * kills;
+    stage.script(&mut guest, &script, time_max)?;
+    guest.power_off()
+}
