@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Device;
 
-/// A kind of device whose model is fitted to published figures; `forebay-sim models` shows how well.
+/// A kind of device, whose model is fitted to published figures; `forebay-sim models` shows how
+/// well.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Preset {

@@ -72,7 +72,8 @@ fn what_was_written_is_read_from_the_cache_at_the_speed_of_the_ssd() {
     // What was written goes home meanwhile, which is read from the SSD, too.
     assert!((0.9..=1.02).contains(&ratio), "{ratio}");
     let fairness = read.fairness().unwrap();
-    assert!(fairness > 0.95, "{fairness}");
+    // By Zipf's law, some channels of the SSD are asked more than others.
+    assert!((0.85..1.0).contains(&fairness), "{fairness}");
     let origin = read.devices.iter().find(|device| device.name == "disk").unwrap();
     assert_eq!(origin.reads, 0);
     assert_eq!(read.samples.len(), 2);
