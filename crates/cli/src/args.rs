@@ -2,6 +2,8 @@
 //!
 //! A doc comment is what `--help` shows. Examples stand behind the options of each command.
 
+mod bench;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -15,6 +17,9 @@ use forebay_host::{DeviceSpec, ListenAddress, UblkOptions, VhostUserOptions};
 use crate::block_devices::FrontEndKind;
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
+pub(crate) use bench::{
+    BenchArguments, BenchCommand, BenchCompareArguments, BenchListArguments, BenchRunArguments,
+};
 
 /// Where `serve` keeps the host state files unless told otherwise.
 pub(crate) const STATE_DIRECTORY: &str = "/var/lib/forebay";
@@ -78,6 +83,7 @@ pub(crate) enum Command {
     Wipe(WipeArguments),
     Replay(ReplayArguments),
     Advise(AdviseArguments),
+    Bench(BenchArguments),
     Demo(DemoArguments),
 }
 

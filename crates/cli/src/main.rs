@@ -18,7 +18,6 @@ mod names;
 mod output;
 mod progress;
 mod signals;
-mod size;
 mod systemd;
 mod takeover;
 
@@ -26,6 +25,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use forebay_bench::size;
 use tracing_subscriber::EnvFilter;
 
 use args::{Arguments, Command};

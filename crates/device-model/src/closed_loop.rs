@@ -41,7 +41,8 @@ impl Ranks {
     }
 
     /// A rank from zero.
-    fn sample(&self, random: &mut Random) -> u64 {
+    #[must_use]
+    pub fn sample(&self, random: &mut Random) -> u64 {
         let point = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let rank = self.cumulative.partition_point(|entry| *entry < point);
         rank.min(self.cumulative.len() - 1) as u64

@@ -32,6 +32,11 @@ const RULES: &[Rule] = &[
     },
     Rule { member: "forebay-advisor", members: &["forebay-engine"], others: None },
     Rule {
+        member: "forebay-bench",
+        members: &["forebay-engine", "forebay-device-model"],
+        others: None,
+    },
+    Rule {
         member: "forebay-sim",
         members: &["forebay-engine", "forebay-nbd", "forebay-device-model"],
         others: None,
@@ -41,6 +46,7 @@ const RULES: &[Rule] = &[
         members: &[
             "forebay-host",
             "forebay-advisor",
+            "forebay-bench",
             "forebay-sim",
             "forebay-engine",
             "forebay-nbd",

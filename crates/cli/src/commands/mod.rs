@@ -2,6 +2,7 @@
 
 mod advise;
 mod attach;
+mod bench;
 mod check;
 mod detach;
 mod discard_dirty;
@@ -55,6 +56,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Wipe(arguments) => wipe::run(&arguments).map(done),
         Command::Replay(arguments) => replay::run(&arguments).map(done),
         Command::Advise(arguments) => advise::run(&arguments).map(done),
+        Command::Bench(arguments) => bench::run(&arguments).map(done),
         Command::Demo(arguments) => crate::demo::run(&arguments),
     }
 }

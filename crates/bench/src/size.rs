@@ -3,7 +3,11 @@
 const UNITS: [(char, u32); 4] = [('K', 10), ('M', 20), ('G', 30), ('T', 40)];
 
 /// Reads a size: a whole number of bytes, or a number followed by K, M, G or T.
-pub(crate) fn parse(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+///
+/// If it is none, or more than 16 EiB; the text says how a size is written.
+pub fn parse(text: &str) -> Result<u64, String> {
     let bad = || format!("`{text}` is no size: write bytes, or a number with K, M, G or T");
     let trimmed = text.trim();
     let last = trimmed.chars().next_back().ok_or_else(bad)?;
@@ -30,7 +34,8 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// Writes a size for people: three significant digits and a binary unit.
-pub(crate) fn text(bytes: u64) -> String {
+#[must_use]
+pub fn text(bytes: u64) -> String {
     let unit = UNITS.iter().rev().find(|(_, shift)| bytes >> shift > 0);
     let Some((letter, shift)) = unit else { return format!("{bytes} B") };
     let value = bytes as f64 / (1u64 << shift) as f64;

@@ -1,0 +1,243 @@
+//! Whether a plan makes sense.
+
+use std::path::{Path, PathBuf};
+
+use super::{Device, Job, Pattern, Phase, Plan, Target, Work};
+
+/// What is wrong with a plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or has a word that is not known.
+    #[error("{0}")]
+    Form(#[from] toml::de::Error),
+    /// It makes no sense.
+    #[error("{place}: {what}")]
+    Sense {
+        /// Which part of it.
+        place: String,
+        /// What is wrong there.
+        what: String,
+    },
+    /// The same, in a file.
+    #[error("plan {}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<PlanError>,
+    },
+}
+
+impl PlanError {
+    pub(super) fn in_file(self, path: &Path) -> PlanError {
+        PlanError::File { path: path.to_owned(), error: Box::new(self) }
+    }
+}
+
+/// Most requests in flight of a job: what a volume takes at once, and more than any disk.
+const DEPTH_MAX: u32 = 1024;
+/// Most clients of a job.
+const CLIENTS_MAX: u32 = 256;
+/// Largest request, which is what a volume takes.
+const BLOCK_MAX: u64 = 32 << 20;
+const SECTOR: u64 = 512;
+/// Most blocks that Zipf's law is worked out for: eight bytes are needed for each.
+const RANKS_MAX: u64 = 1 << 28;
+
+impl Plan {
+    pub(super) fn check(&self) -> Result<(), PlanError> {
+        require(self.repetitions > 0, "repetitions", "at least one")?;
+        for names in [
+            self.devices.iter().map(|device| &device.name).collect::<Vec<_>>(),
+            self.targets.iter().map(|target| &target.name).collect(),
+        ] {
+            require(!names.is_empty(), "plan", "a device and a target are needed")?;
+            for (index, name) in names.iter().enumerate() {
+                let is_plain = |character: char| {
+                    character.is_ascii_alphanumeric() || "-_.".contains(character)
+                };
+                let is_name = !name.is_empty() && name.chars().all(is_plain);
+                require(is_name, name, "a name has letters, digits, `-`, `_` and `.`")?;
+                require(!names[..index].contains(name), name, "the name is there twice")?;
+            }
+        }
+        for device in &self.devices {
+            self.check_device(device)?;
+        }
+        for target in &self.targets {
+            self.check_target(target)?;
+        }
+        for phase in &self.phases {
+            self.check_phase(phase)?;
+        }
+        let is_measured = self.phases.iter().any(|phase| !phase.is_preparation);
+        require(is_measured, "plan", "no phase is measured")
+    }
+
+    fn check_device(&self, device: &Device) -> Result<(), PlanError> {
+        let place = format!("device {}", device.name);
+        require(
+            device.size > 0 && device.size.is_multiple_of(SECTOR),
+            &place,
+            "size: whole sectors",
+        )?;
+        let is_disk = device.preset.is_some_and(super::Preset::is_rotational);
+        let only_disks = "`at` and `queue_depth` are for disks that turn";
+        require(
+            is_disk || device.at.is_none() && device.queue_depth.is_none(),
+            &place,
+            only_disks,
+        )?;
+        require(device.queue_depth != Some(0), &place, "queue_depth: at least 1")
+    }
+
+    fn check_target(&self, target: &Target) -> Result<(), PlanError> {
+        let place = format!("target {}", target.name);
+        let kinds = [target.device.is_some(), target.forebay.is_some(), target.nbd.is_some()];
+        let one = "exactly one of `device`, `forebay` and `nbd`";
+        require(kinds.iter().filter(|kind| **kind).count() == 1, &place, one)?;
+        let cache = target.forebay.iter();
+        let named =
+            cache.flat_map(|forebay| [&forebay.cache, &forebay.origin]).chain(&target.device);
+        for name in named {
+            let is_known = self.devices.iter().any(|device| device.name == *name);
+            require(is_known, &place, &format!("there is no device {name}"))?;
+        }
+        if let Some(forebay) = &target.forebay {
+            require(forebay.cache != forebay.origin, &place, "cache and origin are one device")?;
+            let room = self.device(&forebay.cache).size;
+            let fits = forebay.cache_size.is_none_or(|size| size <= room);
+            require(fits, &place, "cache_size: more than the device has")?;
+        }
+        Ok(())
+    }
+
+    fn check_phase(&self, phase: &Phase) -> Result<(), PlanError> {
+        let place = format!("phase {}", phase.name);
+        for name in &phase.only {
+            let is_known = self.targets.iter().any(|target| target.name == *name);
+            require(is_known, &place, &format!("there is no target {name}"))?;
+        }
+        let ends = phase.jobs.iter().all(|job| job.amount.is_some()) && !phase.jobs.is_empty();
+        let endless = "needs `seconds`, or an `amount` for each job";
+        require(phase.seconds.is_some_and(|seconds| seconds > 0) || ends, &place, endless)?;
+        require(phase.times > 0, &place, "times: at least 1")?;
+        for job in &phase.jobs {
+            let place = format!("{place}, job {}", job.name);
+            check_job(job, &place)?;
+            for target in self.targets.iter().filter(|target| phase.is_for(target)) {
+                let origin = target.forebay.as_ref().map(|forebay| &forebay.origin);
+                let Some(device) = target.device.as_ref().or(origin) else { continue };
+                let room = self.device(device).size;
+                let fits = job.end().is_some_and(|end| end <= room);
+                require(fits, &place, &format!("ends beyond device {device}"))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
+    let is_block = job.block > 0 && job.block.is_multiple_of(SECTOR) && job.block <= BLOCK_MAX;
+    require(is_block, place, "block: whole sectors, at most 32 MiB")?;
+    require(job.offset.is_multiple_of(SECTOR), place, "offset: whole sectors")?;
+    require(job.size >= job.block, place, "size: at least one block")?;
+    let depths = format!("depth: 1 to {DEPTH_MAX}");
+    require((1..=DEPTH_MAX).contains(&job.depth), place, &depths)?;
+    let counts = format!("count: 1 to {CLIENTS_MAX}");
+    require((1..=CLIENTS_MAX).contains(&job.count), place, &counts)?;
+    let is_zipf = job.pattern == Pattern::Zipf;
+    let theta = job.theta.unwrap_or(0.0);
+    let what = "theta: above 0 and at most 10, for Zipf and nothing else";
+    require(is_zipf == job.theta.is_some(), place, what)?;
+    require(!is_zipf || theta > 0.0 && theta <= 10.0, place, what)?;
+    let too_many = "size: too many blocks for Zipf's law";
+    require(!is_zipf || job.size / job.block <= RANKS_MAX, place, too_many)?;
+    let what = "read_percent: 0 to 100, for a mix and nothing else";
+    require((job.work == Work::Mix) == job.read_percent.is_some(), place, what)?;
+    require(job.read_percent.is_none_or(|percent| percent <= 100), place, what)
+}
+
+#[allow(clippy::fn_params_excessive_bools, reason = "the condition is what it is about")]
+fn require(is_so: bool, place: &str, what: &str) -> Result<(), PlanError> {
+    let error = || PlanError::Sense { place: place.to_owned(), what: what.to_owned() };
+    if is_so { Ok(()) } else { Err(error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+        about = "a test"
+        clock = "virtual"
+        [[device]]
+        name = "disk"
+        preset = "hdd"
+        size = "1G"
+        [[device]]
+        name = "ssd"
+        preset = "sata_ssd"
+        size = "1G"
+        [[target]]
+        name = "bare"
+        device = "disk"
+        [[target]]
+        name = "cached"
+        forebay = { cache = "ssd", cache_size = "512M", origin = "disk", mode = "writeback" }
+        [[phase]]
+        name = "reads"
+        seconds = 10
+        [[phase.job]]
+        name = "a"
+        work = "read"
+        pattern = "zipf"
+        theta = 1.2
+        size = "512M"
+    "#;
+
+    #[test]
+    fn a_plan_is_read_and_what_it_leaves_out_has_a_value() {
+        let plan = Plan::parse(PLAN).expect("a plan");
+        let job = &plan.phases[0].jobs[0];
+        assert_eq!((job.block, job.depth, job.offset, job.repeats_offsets), (4096, 1, 0, true));
+        assert_eq!(plan.targets[1].forebay.as_ref().unwrap().cache_size, Some(512 << 20));
+        assert_eq!((plan.repetitions, plan.cpu_ns_per_request), (1, 0));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named_with_its_place() {
+        let cases = [
+            ("seconds = 10", "", "phase reads: needs `seconds`"),
+            ("theta = 1.2", "", "phase reads, job a: theta"),
+            ("theta = 1.2", "theta = -1.0", "phase reads, job a: theta"),
+            ("\n        size = \"512M\"", "\nsize = \"2G\"", "ends beyond device disk"),
+            ("\n        size = \"512M\"", "\nsize = \"1K\"", "size: at least one block"),
+            ("device = \"disk\"", "device = \"tape\"", "target bare: there is no device tape"),
+            ("device = \"disk\"", "", "target bare: exactly one of"),
+            ("origin = \"disk\"", "origin = \"ssd\"", "one device"),
+            ("cache_size = \"512M\"", "cache_size = \"2G\"", "cache_size"),
+            ("name = \"bare\"", "name = \"cached\"", "twice"),
+            ("name = \"bare\"", "name = \"a/b\"", "letters"),
+            ("work = \"read\"", "work = \"mix\"", "read_percent"),
+            ("pattern = \"zipf\"", "pattern = \"spiral\"", "unknown variant"),
+            ("about", "abuot", "unknown field"),
+            ("size = \"1G\"", "size = \"1X\"", "is no size"),
+            ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),
+        ];
+        for (from, to, expected) in cases {
+            assert!(PLAN.contains(from));
+            let error = Plan::parse(&PLAN.replacen(from, to, 1)).expect_err(to).to_string();
+            assert!(error.contains(expected), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,362 @@
+//! What is to be measured: devices, targets on them, and the work that they are given.
+//!
+//! A plan is a TOML file. Every target does the phases in their order, each time on fresh devices;
+//! `only` keeps a phase to some targets. Sizes are written as `"4G"`, the letters being powers of
+//! 1024. What a plan does not say is what its type says here; a word that is not known is an error,
+//! not something to be ignored.
+
+mod check;
+mod models;
+
+use std::path::Path;
+
+use serde::{Deserialize, Deserializer, Serialize};
+
+pub use check::PlanError;
+pub use models::{Preset, model};
+
+/// A plan.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// One line for `bench list`.
+    pub about: String,
+    /// Whose experiment it repeats, and what was published; shown in the report.
+    #[serde(default)]
+    pub source: String,
+    /// In which time it runs unless the operator says otherwise.
+    pub clock: Clock,
+    /// How often each target is measured.
+    #[serde(default = "one")]
+    pub repetitions: u32,
+    /// Decides all that is random. Each repetition has its own.
+    #[serde(default = "one")]
+    pub seed: u32,
+    /// Processor time of the daemon for a request, in nanoseconds: what virtual time adds to each,
+    /// one request at a time, as a shard does. From a real run of the same work.
+    #[serde(default)]
+    pub cpu_ns_per_request: u64,
+    /// Devices, by name.
+    #[serde(rename = "device")]
+    pub devices: Vec<Device>,
+    /// What is measured.
+    #[serde(rename = "target")]
+    pub targets: Vec<Target>,
+    /// What each target does, in this order.
+    #[serde(rename = "phase")]
+    pub phases: Vec<Phase>,
+    /// Figures of others, to stand beside ours.
+    #[serde(default, rename = "published")]
+    pub published: Vec<Published>,
+}
+
+/// Which time passes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Clock {
+    /// This machine's; fio asks a daemon.
+    Real,
+    /// That of models of devices.
+    Virtual,
+}
+
+impl Clock {
+    /// As the report has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Real => "real",
+            Clock::Virtual => "virtual",
+        }
+    }
+}
+
+/// A device.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// What targets call it.
+    pub name: String,
+    /// What it is like in virtual time, and how slow it is made in real time.
+    #[serde(default)]
+    pub preset: Option<Preset>,
+    /// A file or block device of this machine, for real time. Without it a file is made.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// How large it is.
+    #[serde(deserialize_with = "size")]
+    pub size: u64,
+    /// On a disk that turns: where the device begins, in one piece. Without it the device is spread
+    /// over the whole disk, as a volume on a full disk is.
+    #[serde(default, deserialize_with = "some_size")]
+    pub at: Option<u64>,
+    /// On a disk that turns: commands that it takes at once; 1 is a disk without command queueing.
+    #[serde(default)]
+    pub queue_depth: Option<usize>,
+}
+
+/// What is measured.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Target {
+    /// Short, for `only` and for names of files.
+    pub name: String,
+    /// For people; the name if there is none.
+    #[serde(default)]
+    pub title: Option<String>,
+    /// A bare device.
+    #[serde(default)]
+    pub device: Option<String>,
+    /// forebay in front of a device.
+    #[serde(default)]
+    pub forebay: Option<Forebay>,
+    /// The URI of an NBD export of somebody else, for real time.
+    #[serde(default)]
+    pub nbd: Option<String>,
+}
+
+impl Target {
+    /// What people call it.
+    #[must_use]
+    pub fn title(&self) -> &str {
+        self.title.as_deref().unwrap_or(&self.name)
+    }
+}
+
+/// A volume with a cache.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Forebay {
+    /// The device of the cache.
+    pub cache: String,
+    /// How much of it is the cache; all of it unless said.
+    #[serde(default, deserialize_with = "some_size")]
+    pub cache_size: Option<u64>,
+    /// The device behind it.
+    pub origin: String,
+    /// Cache mode.
+    pub mode: Mode,
+    /// Settings other than the defaults, as `forebay set` has them.
+    #[serde(default)]
+    pub set: std::collections::BTreeMap<String, String>,
+}
+
+/// A cache mode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of the modes")]
+pub enum Mode {
+    Writeback,
+    Writethrough,
+    Writearound,
+    Writeonly,
+    Passthrough,
+}
+
+/// Something that a target does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Phase {
+    /// What the report calls it.
+    pub name: String,
+    /// Targets that do it; all of them unless said.
+    #[serde(default)]
+    pub only: Vec<String>,
+    /// How long it lasts. Without it, until every job has done what `amount` says.
+    #[serde(default)]
+    pub seconds: Option<u64>,
+    /// How often its jobs do all that they do, each time from the start: as fio that is run again.
+    #[serde(default = "one")]
+    pub times: u32,
+    /// Whether it begins on fresh devices, with an empty cache.
+    #[serde(default)]
+    pub begins_fresh: bool,
+    /// It only makes ready what is measured after it.
+    #[serde(default)]
+    pub is_preparation: bool,
+    /// Clients that work at the same time. None: the phase is a pause.
+    #[serde(default, rename = "job")]
+    pub jobs: Vec<Job>,
+}
+
+impl Phase {
+    /// Whether a target does it.
+    #[must_use]
+    pub fn is_for(&self, target: &Target) -> bool {
+        self.only.is_empty() || self.only.contains(&target.name)
+    }
+}
+
+/// A client that keeps a number of requests in flight.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Job {
+    /// What the report calls it.
+    pub name: String,
+    /// What it asks for.
+    pub work: Work,
+    /// Where.
+    pub pattern: Pattern,
+    /// Exponent of Zipf's law, for that pattern.
+    #[serde(default)]
+    pub theta: Option<f64>,
+    /// First byte of its range.
+    #[serde(default, deserialize_with = "size")]
+    pub offset: u64,
+    /// Length of its range.
+    #[serde(deserialize_with = "size")]
+    pub size: u64,
+    /// Bytes of a request.
+    #[serde(default = "block", deserialize_with = "size")]
+    pub block: u64,
+    /// Requests in flight.
+    #[serde(default = "one")]
+    pub depth: u32,
+    /// How many such clients there are, each with random numbers of its own.
+    #[serde(default = "one")]
+    pub count: u32,
+    /// Whether each of them has a range of its own, one behind the other.
+    #[serde(default)]
+    pub is_apart: bool,
+    /// Of a mix, how many of a hundred requests read.
+    #[serde(default)]
+    pub read_percent: Option<u8>,
+    /// Bytes after which it ends.
+    #[serde(default, deserialize_with = "some_size")]
+    pub amount: Option<u64>,
+    /// A flush after so many writes; zero: none.
+    #[serde(default)]
+    pub flush_every: u32,
+    /// Whether a phase with the same job asks for the same offsets again, as fio does unless it is
+    /// told `randrepeat=0`.
+    #[serde(default = "yes")]
+    pub repeats_offsets: bool,
+}
+
+impl Job {
+    /// The clients that it stands for, each as a job of its own.
+    pub fn clients(&self) -> impl Iterator<Item = Job> + '_ {
+        (0..self.count).map(|index| {
+            let number = if self.count > 1 { format!(" {}", index + 1) } else { String::new() };
+            let distance = if self.is_apart { self.size * u64::from(index) } else { 0 };
+            let name = format!("{}{number}", self.name);
+            Job { name, offset: self.offset + distance, count: 1, ..self.clone() }
+        })
+    }
+
+    /// End of all ranges.
+    fn end(&self) -> Option<u64> {
+        let ranges = if self.is_apart { u64::from(self.count) } else { 1 };
+        self.size.checked_mul(ranges)?.checked_add(self.offset)
+    }
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Work {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Both, by `read_percent`.
+    Mix,
+}
+
+/// Where the next request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// Everywhere equally likely.
+    Uniform,
+    /// By Zipf's law with `theta`, ranks scattered over the range.
+    Zipf,
+    /// One after another, from the start again at the end.
+    Sequential,
+}
+
+/// What somebody published of the same experiment.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Published {
+    /// What was measured.
+    pub title: String,
+    /// Requests a second.
+    #[serde(default)]
+    pub iops: Option<f64>,
+    /// Hit ratio.
+    #[serde(default)]
+    pub hit_ratio: Option<f64>,
+    /// Anything else.
+    #[serde(default)]
+    pub remark: String,
+}
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, is no TOML, has words that are not known, or does not make sense; the
+    /// error says where.
+    pub fn read(path: &Path) -> Result<Plan, PlanError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| PlanError::Read { path: path.to_owned(), source })?;
+        Plan::parse(&text).map_err(|error| error.in_file(path))
+    }
+
+    /// Reads the text of a plan.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::read`].
+    pub fn parse(text: &str) -> Result<Plan, PlanError> {
+        let plan: Plan = toml::from_str(text)?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// A device by its name; plans are checked for that.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    #[must_use]
+    pub fn device(&self, name: &str) -> &Device {
+        let mut devices = self.devices.iter();
+        devices.find(|device| device.name == name).expect("a plan that was checked")
+    }
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn block() -> u64 {
+    4096
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn size<'de, D: Deserializer<'de>>(input: D) -> Result<u64, D::Error> {
+    some_size(input)?.ok_or_else(|| serde::de::Error::custom("a size"))
+}
+
+/// A size as text, or a number of bytes.
+fn some_size<'de, D: Deserializer<'de>>(input: D) -> Result<Option<u64>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Size {
+        Bytes(u64),
+        Text(String),
+    }
+    match Option::<Size>::deserialize(input)? {
+        None => Ok(None),
+        Some(Size::Bytes(bytes)) => Ok(Some(bytes)),
+        Some(Size::Text(text)) => {
+            crate::size::parse(&text).map(Some).map_err(serde::de::Error::custom)
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Figures of a plan's targets over all repetitions: what tables and charts are made of.
+
+use serde::Serialize;
+
+use crate::folder::{Folder, FolderError, Outcome};
+use crate::plan::{Clock, Plan, Published};
+use crate::result::{JobResult, Latency, PERCENTILES, PhaseResult, Sample, TargetResult};
+
+/// The values of all repetitions.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize)]
+pub struct Spread {
+    /// The one in the middle; the lower of two.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
+}
+
+impl Spread {
+    /// `None` if there is no value.
+    #[must_use]
+    pub fn of(values: impl Iterator<Item = f64>) -> Option<Spread> {
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (*values.first()?, *values.last()?);
+        Some(Spread { median: values[(values.len() - 1) / 2], min, max })
+    }
+}
+
+/// All figures of a plan that was run, or has been so far.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct Summary {
+    /// One line of the plan.
+    pub about: String,
+    /// Whose experiment it repeats.
+    pub source: String,
+    /// Repetitions that were asked for.
+    pub repetitions: u32,
+    /// What others published.
+    pub published: Vec<Published>,
+    /// Targets in the order of the plan.
+    pub targets: Vec<TargetSummary>,
+}
+
+/// A target.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TargetSummary {
+    /// Its name in the plan.
+    pub name: String,
+    /// What people call it.
+    pub title: String,
+    /// Which time passed; `None` if nothing was measured.
+    pub clock: Option<Clock>,
+    /// Repetitions that were measured.
+    pub measured: u32,
+    /// Why others were not.
+    pub failures: Vec<String>,
+    /// Phases that were measured, without those that make ready.
+    pub phases: Vec<PhaseSummary>,
+}
+
+/// A phase of a target.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct PhaseSummary {
+    /// Its name in the plan.
+    pub name: String,
+    /// How long it lasted, in seconds of the clock.
+    pub seconds: Option<Spread>,
+    /// Requests a second of all jobs.
+    pub iops: Option<Spread>,
+    /// The same in the first 30 seconds.
+    pub first_iops: Option<Spread>,
+    /// The same in the last tenth.
+    pub last_iops: Option<Spread>,
+    /// Latencies of reads in microseconds, one for each of [`PERCENTILES`]; of the worst job.
+    pub read_us: Vec<Option<Spread>>,
+    /// The same of writes.
+    pub write_us: Vec<Option<Spread>>,
+    /// Of the bytes read, the share from the cache.
+    pub hit_ratio: Option<Spread>,
+    /// Requests of the slowest job over those of the fastest.
+    pub fairness: Option<Spread>,
+    /// Bytes that the origin, or the bare device, read and wrote.
+    pub origin_bytes: Option<Spread>,
+    /// Bytes written to the cache device.
+    pub cache_written_bytes: Option<Spread>,
+    /// These, over what clients wrote and what was promoted.
+    pub write_amplification: Option<Spread>,
+    /// Processor time of the daemon for a request.
+    pub cpu_us: Option<Spread>,
+    /// Second by second, of the first repetition.
+    pub samples: Vec<Sample>,
+}
+
+/// Seconds at the beginning of a phase that have a figure of their own.
+pub const FIRST_SECONDS: usize = 30;
+
+impl Summary {
+    /// What a folder has so far.
+    ///
+    /// # Errors
+    ///
+    /// If a file of it cannot be read.
+    pub fn of(folder: &Folder, plan: &Plan) -> Result<Summary, FolderError> {
+        let mut targets = Vec::new();
+        for target in &plan.targets {
+            let (mut results, mut failures) = (Vec::new(), Vec::new());
+            for repetition in 1..=plan.repetitions {
+                match folder.outcome(target, repetition)? {
+                    Outcome::Measured(result) => results.push(result),
+                    Outcome::Failed(why) => failures.push(why),
+                    Outcome::Missing => {}
+                }
+            }
+            let cache = target.forebay.as_ref().map(|forebay| forebay.cache.as_str());
+            targets.push(TargetSummary {
+                name: target.name.clone(),
+                title: target.title().to_owned(),
+                clock: results.first().map(|result| result.clock),
+                measured: u32::try_from(results.len()).expect("as many as were asked for"),
+                failures,
+                phases: phases(&results, cache),
+            });
+        }
+        Ok(Summary {
+            about: plan.about.clone(),
+            source: plan.source.clone(),
+            repetitions: plan.repetitions,
+            published: plan.published.clone(),
+            targets,
+        })
+    }
+}
+
+/// The phases of a target, whose cache device is this one.
+fn phases(results: &[TargetResult], cache: Option<&str>) -> Vec<PhaseSummary> {
+    let Some(first) = results.first() else { return Vec::new() };
+    let places = first.phases.iter().enumerate();
+    let measured = places.filter(|(_, phase)| !phase.is_preparation && !phase.jobs.is_empty());
+    measured
+        .map(|(place, phase)| {
+            let all: Vec<&PhaseResult> =
+                results.iter().filter_map(|result| result.phases.get(place)).collect();
+            summary(phase, &all, cache)
+        })
+        .collect()
+}
+
+fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> PhaseSummary {
+    let spread = |value: &dyn Fn(&PhaseResult) -> Option<f64>| {
+        Spread::of(all.iter().filter_map(|phase| value(phase)))
+    };
+    let latencies = |of: fn(&JobResult) -> &Option<Latency>| {
+        let value = |index: usize| spread(&|phase| worst_us(phase, of, index));
+        (0..PERCENTILES.len()).map(value).collect()
+    };
+    let cache_written =
+        |phase: &PhaseResult| phase.cache.map(|counts| counts.cache_written_bytes as f64);
+    PhaseSummary {
+        name: first.name.clone(),
+        seconds: spread(&|phase| Some(phase.seconds)),
+        iops: spread(&|phase| Some(phase.iops())),
+        first_iops: spread(&first_iops),
+        last_iops: spread(&PhaseResult::last_iops),
+        read_us: latencies(|job| &job.read_latency),
+        write_us: latencies(|job| &job.write_latency),
+        hit_ratio: spread(&|phase| phase.cache?.hit_ratio()),
+        fairness: spread(&PhaseResult::fairness),
+        origin_bytes: spread(&|phase| Some(origin_bytes(phase, cache))),
+        cache_written_bytes: spread(&cache_written),
+        write_amplification: spread(&|phase| {
+            let counts = phase.cache?;
+            let payload = counts.write_bytes + counts.promoted_bytes;
+            (payload > 0).then(|| counts.cache_written_bytes as f64 / payload as f64)
+        }),
+        cpu_us: spread(&|phase| phase.cpu_us_per_request().filter(|cpu_us| *cpu_us > 0.0)),
+        samples: first.samples.clone(),
+    }
+}
+
+/// A percentile of the job that fared worst.
+fn worst_us(
+    phase: &PhaseResult,
+    of: fn(&JobResult) -> &Option<Latency>,
+    index: usize,
+) -> Option<f64> {
+    let latencies =
+        phase.jobs.iter().filter_map(|job| of(job).as_ref()?.percentiles_us.get(index).copied());
+    latencies.max_by(f64::total_cmp)
+}
+
+fn first_iops(phase: &PhaseResult) -> Option<f64> {
+    let first = &phase.samples[..phase.samples.len().min(FIRST_SECONDS)];
+    let requests: u64 = first.iter().map(|sample| sample.requests).sum();
+    (!first.is_empty()).then(|| requests as f64 / first.len() as f64)
+}
+
+fn origin_bytes(phase: &PhaseResult, cache: Option<&str>) -> f64 {
+    let origins = phase.devices.iter().filter(|device| cache != Some(&device.name));
+    origins.map(|device| (device.read_bytes + device.written_bytes) as f64).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spread_has_the_middle_and_the_ends() {
+        let spread = Spread::of([3.0, 1.0, 2.0].into_iter());
+        assert_eq!(spread, Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
+        let spread = Spread::of([4.0, 1.0].into_iter());
+        assert_eq!(spread, Some(Spread { median: 1.0, min: 1.0, max: 4.0 }));
+        assert_eq!(Spread::of(std::iter::empty()), None);
+    }
+}

@@ -1,0 +1,290 @@
+//! What clients ask in virtual time: a bare device, or an engine on two of them.
+//!
+//! Invariants:
+//! - Nothing fails, and operations last as the models say.
+//! - What is due at one moment happens in the order: devices, the engine's own time, clients.
+
+use forebay_device_model::{Request as Transfer, RequestKind as How};
+use forebay_engine::Engine;
+use forebay_engine::event::{Event, SavedMark};
+use forebay_engine::format::checkpoint::Checkpoint;
+use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
+use forebay_engine::io::Device as Which;
+use forebay_engine::options::{
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, SetSettings, VolumeSettings,
+    WritebackOrder,
+};
+use forebay_engine::payload::{BufferId, Payload};
+use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
+use forebay_engine::units::{BLOCK_BYTES, Time, VolumeSlot};
+
+use super::device::{Device, EngineDevice, Role};
+use super::payload::Buffers;
+use crate::result::{CacheCounts, DeviceCounts};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+const SET_ID: [u8; 16] = *b"a virtual bench.";
+const VOLUME: VolumeSlot = VolumeSlot(0);
+/// What the engine may have in buffers, as the host's default is.
+const ENGINE_BYTES_MAX: usize = 64 << 20;
+
+/// What a client asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Wish {
+    Read { offset_bytes: u64, length_bytes: u64 },
+    Write { offset_bytes: u64, length_bytes: u64 },
+    Flush,
+}
+
+/// What is asked.
+pub(super) enum System {
+    Bare(Box<Device>),
+    Cached(Box<Cached>),
+}
+
+impl System {
+    /// Asks; `ticket` comes back when it was answered.
+    pub(super) fn ask(&mut self, now_ns: u64, ticket: u64, wish: Wish) {
+        match self {
+            System::Bare(device) => {
+                let (kind, offset_bytes, length_bytes) = match wish {
+                    Wish::Read { offset_bytes, length_bytes } => {
+                        (How::Read, offset_bytes, length_bytes)
+                    }
+                    Wish::Write { offset_bytes, length_bytes } => {
+                        (How::Write, offset_bytes, length_bytes)
+                    }
+                    Wish::Flush => (How::Flush, 0, 0),
+                };
+                device.begin(now_ns, ticket, Transfer { kind, offset_bytes, length_bytes });
+            }
+            System::Cached(cached) => cached.ask(now_ns, ticket, wish),
+        }
+    }
+
+    /// When something happens without anybody's doing.
+    pub(super) fn next_event_ns(&self) -> Option<u64> {
+        match self {
+            System::Bare(device) => device.next_event_ns(),
+            System::Cached(cached) => cached.next_event_ns(),
+        }
+    }
+
+    /// Lets time pass until `now_ns`; tickets of what was answered go into `answered`.
+    pub(super) fn advance(&mut self, now_ns: u64, answered: &mut Vec<u64>) {
+        match self {
+            System::Bare(device) => {
+                while let Some(ticket) = device.end(now_ns) {
+                    answered.push(ticket);
+                }
+            }
+            System::Cached(cached) => cached.advance(now_ns, answered),
+        }
+    }
+
+    /// What the cache did since this was asked last, and holds now.
+    pub(super) fn take_cache_counts(&mut self, now_ns: u64) -> Option<CacheCounts> {
+        match self {
+            System::Bare(_) => None,
+            System::Cached(cached) => Some(cached.take_counts(now_ns)),
+        }
+    }
+
+    /// Bytes read so far from the cache and from the origin, and bytes that are dirty.
+    pub(super) fn glance(&self, now_ns: u64) -> (u64, u64, u64) {
+        match self {
+            System::Bare(_) => (0, 0, 0),
+            System::Cached(cached) => {
+                let status = cached.engine.volume_status(Time(now_ns), VOLUME);
+                let status = status.expect("it is served");
+                let counters = status.counters;
+                let dirty_bytes = status.dirty_blocks * BLOCK;
+                (counters.read_hit_bytes, counters.read_miss_bytes, dirty_bytes)
+            }
+        }
+    }
+
+    /// What the devices did since this was asked last.
+    pub(super) fn take_device_counts(&mut self) -> Vec<DeviceCounts> {
+        match self {
+            System::Bare(device) => vec![device.take_counts()],
+            System::Cached(cached) => [&mut cached.cache, &mut cached.origin]
+                .map(|device| device.device_mut().take_counts())
+                .to_vec(),
+        }
+    }
+}
+
+/// A volume with a cache.
+pub(super) struct Cached {
+    engine: Engine,
+    buffers: Buffers,
+    cache: EngineDevice,
+    origin: EngineDevice,
+    /// Buffers of requests that were not answered, by ticket.
+    requests: Vec<Option<BufferId>>,
+    counted: CacheCounts,
+}
+
+/// What a cached volume is made of.
+pub(super) struct Parts {
+    pub(super) cache: Device,
+    pub(super) cache_bytes: u64,
+    pub(super) origin: Device,
+    pub(super) origin_bytes: u64,
+    pub(super) is_rotational: bool,
+    pub(super) mode: CacheMode,
+    pub(super) settings: VolumeSettings,
+    pub(super) set_settings: SetSettings,
+}
+
+impl Cached {
+    /// Formats the cache device and lets the engine serve; all of that is before time zero.
+    pub(super) fn serve(parts: Parts) -> Result<(Cached, u64), String> {
+        let geometry = Geometry::new(parts.cache_bytes, None).map_err(|error| error.to_string())?;
+        let mut superblock = Superblock::new(SET_ID, geometry, "bench");
+        superblock.settings = parts.set_settings;
+        let volume = NewVolume {
+            name: "volume".to_owned(),
+            origin_path: "/dev/modelled".to_owned(),
+            size_bytes: parts.origin_bytes,
+            logical_block_bytes: 512,
+            mode: parts.mode,
+            writeback_order: WritebackOrder::Coalescing,
+            settings: parts.settings,
+        };
+        superblock.add_volume(&volume).map_err(|error| error.to_string())?;
+        let mut cache = EngineDevice::new(parts.cache, Role::Cache);
+        let checkpoint = Checkpoint::empty(&geometry).encode(&SET_ID, &geometry);
+        cache.store(geometry.checkpoint_offset, &checkpoint);
+        let cache_facts = CacheFacts {
+            size_bytes: geometry.device_bytes,
+            has_volatile_cache: true,
+            supports_discard: true,
+        };
+        let facts = OriginFacts {
+            optimal_io_bytes: 0,
+            is_rotational: parts.is_rotational,
+            has_volatile_cache: true,
+            supports_discard: false,
+        };
+        let opening = OriginOpening { slot: VOLUME, facts: Some(facts), mark: HostMark::None };
+        let mut cached = Cached {
+            engine: Engine::recover(Time(0), superblock, cache_facts, &[opening]),
+            buffers: Buffers::new(ENGINE_BYTES_MAX),
+            cache,
+            origin: EngineDevice::new(parts.origin, Role::Origin),
+            requests: Vec::new(),
+            counted: CacheCounts::default(),
+        };
+        let mut now_ns = 0;
+        let mut answered = Vec::new();
+        cached.poll(now_ns, &mut answered);
+        while !cached.engine.status(Time(now_ns)).is_serving {
+            now_ns = cached.next_event_ns().expect("recovery goes on by itself");
+            cached.advance(now_ns, &mut answered);
+        }
+        cached.cache.device_mut().take_counts();
+        Ok((cached, now_ns))
+    }
+
+    fn next_event_ns(&self) -> Option<u64> {
+        let wakeup = self.engine.poll_wakeup().map(|time| time.0);
+        let devices = [self.cache.next_event_ns(), self.origin.next_event_ns()];
+        devices.into_iter().chain([wakeup]).flatten().min()
+    }
+
+    fn ask(&mut self, now_ns: u64, ticket: u64, wish: Wish) {
+        let (offset_bytes, length_bytes) = match wish {
+            Wish::Read { offset_bytes, length_bytes }
+            | Wish::Write { offset_bytes, length_bytes } => (offset_bytes, length_bytes),
+            Wish::Flush => (0, 0),
+        };
+        // A buffer covers the whole blocks around the range.
+        let first = offset_bytes / BLOCK * BLOCK;
+        let buffer_bytes = (offset_bytes + length_bytes).next_multiple_of(BLOCK) - first;
+        let buffer = self.buffers.for_client(buffer_bytes as usize);
+        let kind = match wish {
+            Wish::Read { .. } => RequestKind::Read { buffer },
+            Wish::Write { .. } => RequestKind::Write { buffer, durability: Durability::Completed },
+            Wish::Flush => RequestKind::Flush,
+        };
+        let index = ticket as usize;
+        if self.requests.len() <= index {
+            self.requests.resize(index + 1, None);
+        }
+        self.requests[index] = Some(buffer);
+        let id = RequestId(ticket);
+        let request = Request { id, volume: VOLUME, offset_bytes, length_bytes, kind };
+        self.engine.handle_request(Time(now_ns), request, &mut self.buffers);
+    }
+
+    fn advance(&mut self, now_ns: u64, answered: &mut Vec<u64>) {
+        let now = Time(now_ns);
+        for device in [&mut self.cache, &mut self.origin] {
+            while let Some(id) = device.end(now_ns, &mut self.buffers) {
+                self.engine.handle_io_complete(now, id, Ok(()), &mut self.buffers);
+            }
+        }
+        if self.engine.poll_wakeup().is_some_and(|wakeup| wakeup <= now) {
+            self.engine.handle_time(now, &mut self.buffers);
+        }
+        self.poll(now_ns, answered);
+    }
+
+    /// Does what the engine wants until it wants nothing more.
+    fn poll(&mut self, now_ns: u64, answered: &mut Vec<u64>) {
+        loop {
+            let mut is_quiet = true;
+            while let Some(io) = self.engine.poll_io(&mut self.buffers) {
+                is_quiet = false;
+                match io.device {
+                    Which::Cache => self.cache.begin(now_ns, io),
+                    Which::Origin(_) => self.origin.begin(now_ns, io),
+                }
+            }
+            while let Some(reply) = self.engine.poll_reply() {
+                is_quiet = false;
+                assert_eq!(reply.result, Ok(()), "no device fails");
+                let buffer = self.requests[reply.id.0 as usize].take().expect("it was asked");
+                self.buffers.release(buffer);
+                answered.push(reply.id.0);
+            }
+            while let Some(event) = self.engine.poll_event() {
+                is_quiet = false;
+                if let Event::DirtyBegins { volume } = event {
+                    let mark = SavedMark::DirtyPossible;
+                    self.engine.handle_host_state_saved(Time(now_ns), volume, mark);
+                }
+            }
+            if is_quiet {
+                return;
+            }
+        }
+    }
+
+    fn take_counts(&mut self, now_ns: u64) -> CacheCounts {
+        let set = self.engine.status(Time(now_ns));
+        let volume = self.engine.volume_status(Time(now_ns), VOLUME).expect("it is served");
+        let all = CacheCounts {
+            read_hit_bytes: volume.counters.read_hit_bytes,
+            read_miss_bytes: volume.counters.read_miss_bytes,
+            write_bytes: volume.counters.write_bytes,
+            promoted_bytes: set.counters.promoted_bytes,
+            relocated_bytes: set.counters.relocated_bytes,
+            cache_written_bytes: set.counters.cache_written_bytes(),
+            cached_bytes: set.cached_blocks * BLOCK,
+            dirty_bytes: set.dirty_blocks * BLOCK,
+        };
+        let before = std::mem::replace(&mut self.counted, all);
+        CacheCounts {
+            read_hit_bytes: all.read_hit_bytes - before.read_hit_bytes,
+            read_miss_bytes: all.read_miss_bytes - before.read_miss_bytes,
+            write_bytes: all.write_bytes - before.write_bytes,
+            promoted_bytes: all.promoted_bytes - before.promoted_bytes,
+            relocated_bytes: all.relocated_bytes - before.relocated_bytes,
+            cache_written_bytes: all.cache_written_bytes - before.cache_written_bytes,
+            ..all
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The command line of `forebay bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use forebay_bench::plan::Clock;
+
+/// Measure caches by a plan, and see what comes out.
+#[derive(Args, Debug)]
+pub(crate) struct BenchArguments {
+    #[command(subcommand)]
+    pub(crate) command: BenchCommand,
+}
+
+/// What to do with plans.
+#[derive(Subcommand, Debug)]
+pub(crate) enum BenchCommand {
+    List(BenchListArguments),
+    Run(BenchRunArguments),
+    Compare(BenchCompareArguments),
+}
+
+/// List the plans that come with the program.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay bench list
+  forebay bench list --json
+  forebay bench list --text zipf > mine.toml      a plan to change")]
+pub(crate) struct BenchListArguments {
+    /// Print the text of a plan
+    #[arg(long, value_name = "PLAN")]
+    pub(crate) text: Option<String>,
+    /// Print JSON
+    #[arg(long, conflicts_with = "text")]
+    pub(crate) json: bool,
+}
+
+/// Measure what a plan says, and write figures and a report into a folder.
+///
+/// In virtual time the engine works on models of devices, and half an hour on a hard disk takes a
+/// minute. A run that was interrupted goes on when it is started again with the same folder; what
+/// failed is tried again. A target that fails is reported, and the others are measured.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay bench run zipf
+  forebay bench run zipf --out /srv/results/zipf --only empty --only ssd
+  forebay bench run mine.toml --repetitions 1 --json")]
+pub(crate) struct BenchRunArguments {
+    /// A plan of `bench list`, or a file
+    #[arg(value_name = "PLAN")]
+    pub(crate) plan: String,
+    /// Folder for the results [default: bench-PLAN, in this folder]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: Option<PathBuf>,
+    /// Only this target; may be given several times
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) only: Vec<String>,
+    /// Which time passes, other than the plan says
+    #[arg(long, value_name = "CLOCK")]
+    pub(crate) clock: Option<ClockName>,
+    /// How often each target is measured, other than the plan says
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) repetitions: Option<u32>,
+    /// Print all figures as JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Show what changed from one folder of results to another.
+///
+/// A figure has changed if no repetition after is within the range of those before.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay bench compare before after
+  forebay bench compare before after --json")]
+pub(crate) struct BenchCompareArguments {
+    /// Folder of the results before
+    #[arg(value_name = "BEFORE")]
+    pub(crate) before: PathBuf,
+    /// Folder of the results after
+    #[arg(value_name = "AFTER")]
+    pub(crate) after: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A clock, as an option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum ClockName {
+    Real,
+    Virtual,
+}
+
+impl From<ClockName> for Clock {
+    fn from(name: ClockName) -> Clock {
+        match name {
+            ClockName::Real => Clock::Real,
+            ClockName::Virtual => Clock::Virtual,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! `forebay bench`: experiments by plans.
+
+mod machine;
+mod run;
+
+use forebay_bench::compare::{Verdict, compare};
+use forebay_bench::folder::{Folder, FolderError};
+use forebay_bench::plan::{Plan, PlanError};
+use forebay_bench::plans::BUILT_IN;
+use forebay_bench::report;
+use forebay_bench::summary::Summary;
+use serde::Serialize;
+
+use crate::args::{BenchArguments, BenchCommand, BenchCompareArguments, BenchListArguments};
+use crate::exit::{Exit, Failure};
+use crate::output;
+
+/// Runs the command.
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    match &arguments.command {
+        BenchCommand::List(arguments) => list(arguments),
+        BenchCommand::Run(arguments) => run::run(arguments),
+        BenchCommand::Compare(arguments) => compare_folders(arguments),
+    }
+}
+
+#[derive(Serialize)]
+struct ListRow {
+    name: &'static str,
+    about: String,
+    clock: &'static str,
+    targets: Vec<String>,
+}
+
+fn list(arguments: &BenchListArguments) -> Result<(), Failure> {
+    if let Some(name) = &arguments.text {
+        return output::print(built_in(name)?);
+    }
+    let mut rows = Vec::new();
+    for (name, text) in BUILT_IN {
+        let plan = Plan::parse(text)?;
+        rows.push(ListRow {
+            name,
+            about: plan.about,
+            clock: plan.clock.name(),
+            targets: plan.targets.into_iter().map(|target| target.name).collect(),
+        });
+    }
+    if arguments.json {
+        return output::print_json(&rows);
+    }
+    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default();
+    let lines = rows.iter().map(|row| {
+        let ListRow { name, about, clock, targets } = row;
+        let targets = targets.join(", ");
+        format!("{name:width$}  {about}\n{:width$}  {clock} time; targets {targets}\n", "")
+    });
+    output::print(&lines.collect::<String>())
+}
+
+/// The text of a plan that comes with the program.
+fn built_in(name: &str) -> Result<&'static str, Failure> {
+    let found = BUILT_IN.iter().find(|(known, _)| *known == name);
+    found.map(|(_, text)| *text).ok_or_else(|| {
+        Failure::not_found(format!("there is no plan {name}"))
+            .or("`forebay bench list` shows all; a file is named with its path")
+    })
+}
+
+fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
+    let open = |path| -> Result<Summary, Failure> {
+        let (folder, plan, _) = Folder::open(path)?;
+        Ok(Summary::of(&folder, &plan)?)
+    };
+    let changes = compare(&open(&arguments.before)?, &open(&arguments.after)?);
+    if changes.is_empty() {
+        return Err(Failure::failed("no target and phase was measured in both folders"));
+    }
+    if arguments.json {
+        return output::print_json(&changes);
+    }
+    output::print(&report::changes(&changes))?;
+    let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
+    output::print(&format!(
+        "\n{} better, {} worse, {} within noise, {} with one repetition\n",
+        count(Verdict::Better),
+        count(Verdict::Worse),
+        count(Verdict::WithinNoise),
+        count(Verdict::Unknown)
+    ))
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        let exit = match &error {
+            PlanError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+                Exit::NotFound
+            }
+            PlanError::File { error, .. } if matches!(**error, PlanError::Read { .. }) => {
+                Exit::NotFound
+            }
+            _ => Exit::Usage,
+        };
+        Failure::new(exit, error.to_string())
+    }
+}
+
+impl From<FolderError> for Failure {
+    fn from(error: FolderError) -> Failure {
+        let text = error.to_string();
+        match error {
+            FolderError::Plan(plan) => plan.into(),
+            FolderError::OtherPlan(_) => Failure::refused(text).or("--out names another folder"),
+            _ => Failure::failed(text),
+        }
+    }
+}
