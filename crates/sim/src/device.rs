@@ -443,11 +443,6 @@ impl Device {
                             land(&mut self.media, id.0, piece);
                         }
                     }
-                    // What landed can be read from now on, so a flush that begins later covers it:
-                    // no device may show what it then loses in spite of a flush that ended well.
-                    let landed = pieces.iter().filter(|piece| piece.has_landed);
-                    let landed = landed.filter_map(|piece| piece.target);
-                    self.media.complete(id.0, landed, moment);
                     return Err(error);
                 }
                 pieces.iter_mut().for_each(|piece| land(&mut self.media, id.0, piece));

@@ -200,6 +200,12 @@ impl World<'_> {
         self.life.is_serving = false;
         self.life.began = self.now;
         self.was_used = true;
+        // The successor cannot know of writes that failed and may have landed. As for one that is
+        // started after a death, a flush is all there is to be sure.
+        let moment = self.oracle.tick();
+        for volume in &mut self.volumes {
+            volume.origin.reopen(moment);
+        }
         let (now, timeout_ms) = (self.time(), self.config.cache_timeout_ms);
         let (engine, _) = self.engine();
         engine.set_cache_timeout_ms(timeout_ms);

@@ -212,6 +212,16 @@ const SEEDS: &[(u64, &str)] = &[
         897_731_213_043_706,
         "a write that got its lock after the cache device had failed waited for room in its log",
     ),
+    (
+        897_788_475_914_596,
+        "a dirty copy that could not be read excused the order of an origin, and was forgotten \
+         with the predecessor of a takeover, which had counted it",
+    ),
+    (
+        897_788_475_914_485,
+        "what a write had landed that failed for a predecessor was cached by its successor, and \
+         was never durable, though that had flushed the origin before",
+    ),
 ];
 
 #[test]
