@@ -7,6 +7,11 @@ use forebay_bench::plan::Clock;
 
 /// Measure caches by a plan, and see what comes out.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay bench list
+  forebay bench run writes
+  forebay bench compare before after")]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
     pub(crate) command: BenchCommand,
