@@ -10,14 +10,6 @@ PATIENCE=120
 BYTES=4194304
 PLAIN=/run/plain
 
-# serve_device: starts the daemon, and waits until the device can be used.
-serve_device() {
-    rm -f /run/serve.out
-    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
-    until_true "serve" grep -q $DEVICE /run/serve.out
-}
-
 # exercise NAME TARGET CONFIG: every few operations read from the device again, since the kernel is
 # made to forget what it has; the server is killed at another moment each time.
 exercise() {
@@ -30,7 +22,7 @@ exercise() {
         if [ $killed -lt $kills ]; then
             kill -9 $DAEMON
             wait $DAEMON
-            serve_device
+            serve_ublk --ublk home=0
             killed=$((killed + 1))
         fi
     done 2>/run/killed
@@ -39,11 +31,13 @@ exercise() {
     must "$1" fsx -f $3 -N $operations -S $seed -P /run $PLAIN
 }
 
-# compare NAME FILE: with the plain file.
+# compare NAME FILE OPTION...: with the plain file, by cmp with these options.
 compare() {
-    [ "$(stat -c %s $PLAIN)" -gt 0 ] || failed "$1" "the plain file is empty"
-    must "$1" cmp -n $BYTES $2 $PLAIN
-    ok "$1: $operations operations, $kills kills, seed $seed"
+    what=$1
+    shift
+    [ "$(stat -c %s $PLAIN)" -gt 0 ] || failed "$what" "the plain file is empty"
+    cmp "$@" $PLAIN || failed "$what" "seed $seed: the files differ"
+    ok "$what: $operations operations, $kills kills, seed $seed"
 }
 
 weights() {
@@ -89,7 +83,7 @@ rm -rf $STATE
 modprobe ublk_drv
 must "format" forebay format $CACHE
 must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
-serve_device
+serve_ublk --ublk home=0
 for kind in ext4 xfs; do
     seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
     rm -f $PLAIN
@@ -98,7 +92,6 @@ for kind in ext4 xfs; do
     exercise "fsx on $kind" $MOUNT/exercised /run/file.toml
     must "unmount" umount $MOUNT
     must "mount" mount -t $kind $DEVICE $MOUNT
-    cmp $MOUNT/exercised $PLAIN || failed "fsx on $kind" "seed $seed: the files differ"
     compare "fsx on $kind" $MOUNT/exercised
     must "unmount" umount $MOUNT
     check_file_system "fsck of $kind" $kind $DEVICE
@@ -112,7 +105,7 @@ must "zeroes" dd if=/dev/zero of=$DEVICE bs=$BYTES count=1 conv=fsync
 exercise "fsx on the device" $DEVICE /run/device.toml
 sync
 echo 3 >/proc/sys/vm/drop_caches
-compare "fsx on the device" $DEVICE
+compare "fsx on the device" -n $BYTES $DEVICE
 stop
 must "check" forebay check $CACHE
 no_errors "kernel log"

@@ -89,6 +89,19 @@ serve() {
     until_true "serve" grep -q home /run/serve.out
 }
 
+# serve_ublk OPTION...: starts the daemon, and waits until $DEVICE can be used.
+serve_ublk() {
+    rm -f /run/serve.out
+    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    until_true "serve" is_served_or_dead
+    grep -q $DEVICE /run/serve.out || failed "serve" "the daemon has ended"
+}
+
+is_served_or_dead() {
+    grep -q $DEVICE /run/serve.out || has_ended
+}
+
 # stop: as systemd does it.
 stop() {
     kill -TERM $DAEMON

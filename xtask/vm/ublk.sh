@@ -7,19 +7,6 @@ DEVICE=/dev/ublkb0
 # A kill may come at any of its steps, so a start waits for more than elsewhere.
 PATIENCE=120
 
-# serve OPTION...: starts the daemon, and waits until the device can be used.
-serve() {
-    rm -f /run/serve.out
-    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
-    until_true "serve" is_served_or_dead
-    grep -q $DEVICE /run/serve.out || failed "serve" "the daemon has ended"
-}
-
-is_served_or_dead() {
-    grep -q $DEVICE /run/serve.out || has_ended
-}
-
 queue() {
     cat /sys/block/ublkb0/queue/$1
 }
@@ -43,7 +30,7 @@ refused "no such volume" 4 "no .away. to serve" \
     forebay serve $CACHE --state-dir $STATE --ublk away=0
 
 # What the kernel knows of the device.
-serve --ublk home=0
+serve_ublk --ublk home=0
 [ "$(cat /sys/block/ublkb0/size)" = "$(cat /sys/block/${ORIGIN##*/}/size)" ] ||
     failed "limits" "the size is $(cat /sys/block/ublkb0/size)"
 is_queue logical_block_size 512
@@ -85,7 +72,7 @@ while [ $round -le $rounds ]; do
     until_true "round $round: load" has_written_since $before $((20 + round * 37 % 90))
     kill -9 $DAEMON
     wait $DAEMON
-    serve --ublk home=0
+    serve_ublk --ublk home=0
     round=$((round + 1))
 done 2>/run/killed
 before=$(writes)
@@ -108,7 +95,7 @@ must "check" forebay check $CACHE
 ok "check"
 
 # One that is in use waits for the next server.
-serve --ublk home
+serve_ublk --ublk home
 must "mount" mount -t ext4 $DEVICE $MOUNT
 echo before >$MOUNT/before
 sync
@@ -123,7 +110,7 @@ usleep 300000
 truncate -s 64M /run/other
 refused "the device of another" 3 "forebay made it for something else" \
     forebay serve --bare other=/run/other --ublk other=0
-serve --ublk home
+serve_ublk --ublk home
 wait $WRITER
 [ -e /run/during ] && [ "$(cat $MOUNT/before)" = before ] || failed "kept" "a write was lost"
 ok "a stop while mounted keeps the device for the next server"
@@ -136,12 +123,12 @@ stop
 [ -b $DEVICE ] || failed "open" "a device that is open was removed"
 kill $OPENER
 ok "a stop while open keeps the device"
-serve --ublk home=0
+serve_ublk --ublk home=0
 stop
 [ ! -e $DEVICE ] || failed "stop again" "the device is still there"
 
 # Killed at any moment around the one in which the device is taken over.
-serve --ublk home=0
+serve_ublk --ublk home=0
 must "mount" mount -t ext4 $DEVICE $MOUNT
 rm -f /run/enough
 load >/run/load 2>&1 &
@@ -163,7 +150,7 @@ while [ $round -le $((rounds * 3)) ]; do
 done 2>/run/killed
 kill -9 $DAEMON
 wait $DAEMON 2>/run/killed
-serve --ublk home=0
+serve_ublk --ublk home=0
 touch /run/enough
 wait $LOADER || failed "kills while taking over" "$(tail -n 20 /run/load)"
 must "unmount" umount $MOUNT
@@ -181,7 +168,7 @@ while [ $round -le $rounds ]; do
     wait $DAEMON
     round=$((round + 1))
 done 2>/run/killed
-serve --ublk home=0
+serve_ublk --ublk home=0
 must "fsck" e2fsck -f -n $DEVICE
 stop
 [ ! -e $DEVICE ] || failed "kills while starting" "the device is still there"
@@ -191,7 +178,7 @@ ok "kills while starting"
 truncate -s 96M /run/fine
 must "attach" forebay attach $CACHE /run/fine --name fine --cache-mode writeback \
     --logical-block 4096
-serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+serve_ublk --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
 [ "$(cat /sys/block/ublkb1/queue/logical_block_size)" = 4096 ] ||
     failed "blocks of 4096" "$(cat /sys/block/ublkb1/queue/logical_block_size)"
 must "mount" mount -t ext4 $DEVICE $MOUNT
@@ -206,7 +193,7 @@ while [ $round -le 5 ]; do
     until_true "round $round: load" has_written_since $before 50
     kill -9 $DAEMON
     wait $DAEMON
-    serve --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
+    serve_ublk --ublk home=0 --ublk fine=1 --ublk-queues 2 --ublk-depth 64
     round=$((round + 1))
 done 2>/run/killed
 wait $FINE || failed "two volumes" "$(tail -n 20 /run/fine.out)"

@@ -40,9 +40,15 @@ impl Ranks {
         Ranks { cumulative }
     }
 
-    /// A rank from zero.
+    /// An index below `count`, which is not zero. An odd factor scatters the ranks: a permutation,
+    /// for counts that are powers of two.
     #[must_use]
-    pub fn sample(&self, random: &mut Random) -> u64 {
+    pub fn scattered(&self, random: &mut Random, count: u64) -> u64 {
+        self.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count
+    }
+
+    /// A rank from zero.
+    fn sample(&self, random: &mut Random) -> u64 {
         let point = (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
         let rank = self.cumulative.partition_point(|entry| *entry < point);
         rank.min(self.cumulative.len() - 1) as u64
@@ -79,10 +85,7 @@ impl Job {
         let count = self.range_bytes / self.request_bytes;
         let index = match &self.pattern {
             Pattern::Uniform => random.below(count),
-            // An odd factor scatters the ranks: a permutation, for counts that are powers of two.
-            Pattern::Ranked(ranks) => {
-                ranks.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count
-            }
+            Pattern::Ranked(ranks) => ranks.scattered(random, count),
             Pattern::Sequential => {
                 let index = self.next_index;
                 self.next_index = (index + 1) % count;

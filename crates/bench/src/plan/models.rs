@@ -23,16 +23,6 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// What forebay writes before a path to make it as slow, where it can.
-    #[must_use]
-    pub fn prefix(self) -> Option<&'static str> {
-        match self {
-            Preset::Hdd => Some("hdd:"),
-            Preset::SataSsd => Some("ssd:"),
-            Preset::SmallSataSsd | Preset::NvmeSsd | Preset::CloudVolume => None,
-        }
-    }
-
     /// Whether distance costs time on it.
     #[must_use]
     pub fn is_rotational(self) -> bool {

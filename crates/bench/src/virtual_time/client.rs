@@ -8,8 +8,6 @@ use super::system::Wish;
 use crate::plan::{Job, Pattern, Work};
 use crate::result::{JobResult, Latency};
 
-/// Spreads ranks over a range. Odd: for counts that are powers of two no two ranks meet.
-const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Latencies are kept to three digits.
 const DIGITS: u8 = 3;
 
@@ -61,7 +59,7 @@ impl<'a> Client<'a> {
             Pattern::Uniform => self.random.below(self.count),
             Pattern::Zipf => {
                 let ranks = self.ranks.expect("worked out for the job");
-                ranks.sample(&mut self.random).wrapping_mul(SCATTER) % self.count
+                ranks.scattered(&mut self.random, self.count)
             }
             Pattern::Sequential => {
                 let index = self.next_index;

@@ -235,7 +235,9 @@ impl Run {
         let mut processor = Processor::default();
         for time in 0..phase.times {
             for (place, client) in clients.iter_mut().enumerate() {
-                client.begin_anew(seed(place, time));
+                if time > 0 {
+                    client.begin_anew(seed(place, time));
+                }
                 for _ in 0..jobs[place].depth {
                     self.issue(place, client, &mut processor);
                 }

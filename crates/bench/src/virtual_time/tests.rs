@@ -89,48 +89,46 @@ fn a_repetition_gives_the_same_again_and_another_does_not() {
     assert_ne!(first, other);
 }
 
-/// The same reads twice: what fio does unless it is told otherwise.
-const READ_TWICE: &str = r#"
-    [[phase]]
-    name = "first"
-    only = ["cached"]
-    [[phase.job]]
-    name = "a"
-    work = "read"
-    pattern = "uniform"
-    size = "4G"
-    amount = "2M"
-    repeats_offsets = true
-    [[phase]]
-    name = "pause"
-    only = ["cached"]
-    seconds = 3
-    [[phase]]
-    name = "second"
-    only = ["cached"]
-    [[phase.job]]
-    name = "a"
-    work = "read"
-    pattern = "uniform"
-    size = "4G"
-    amount = "2M"
-    repeats_offsets = true
-"#;
+/// Reads, twice, with a pause between; the same ones unless `more` says otherwise, as fio does.
+fn read_twice(more: &str) -> Plan {
+    let reads = |name: &str| {
+        format!(
+            r#"
+            [[phase]]
+            name = "{name}"
+            only = ["cached"]
+            [[phase.job]]
+            name = "a"
+            work = "read"
+            pattern = "uniform"
+            size = "4G"
+            amount = "2M"
+            {more}
+            "#
+        )
+    };
+    let pause = r#"
+        [[phase]]
+        name = "pause"
+        only = ["cached"]
+        seconds = 3
+    "#;
+    plan(&format!("{}{pause}{}", reads("first"), reads("second")))
+}
 
 #[test]
 fn jobs_repeat_their_offsets_unless_they_are_told_not_to() {
     let hits = |plan: &Plan| measure(plan, 1, 1).phases[2].cache.unwrap().hit_ratio().unwrap();
-    let repeated = plan(READ_TWICE);
+    let repeated = read_twice("");
     assert_eq!(hits(&repeated), 1.0);
-    let fresh = plan(&READ_TWICE.replace("repeats_offsets = true", "repeats_offsets = false"));
-    assert!(hits(&fresh) < 0.5);
+    assert!(hits(&read_twice("repeats_offsets = false")) < 0.5);
     let pause = &measure(&repeated, 1, 1).phases[1];
     assert_eq!((pause.requests(), pause.samples.len(), pause.seconds), (0, 3, 3.0));
 }
 
 #[test]
 fn a_phase_ends_when_all_jobs_have_done_their_amount() {
-    let phases = measure(&plan(READ_TWICE), 1, 1).phases;
+    let phases = measure(&read_twice(""), 1, 1).phases;
     assert_eq!(phases[0].requests(), 512);
     assert_eq!(phases[0].jobs[0].bytes, 2 << 20);
     assert!(phases[0].seconds > 1.0, "a hard disk takes some milliseconds for each");

@@ -32,6 +32,7 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     let folder = Folder::create(&out, &text, &machine::examine())?;
     let mut failed = 0;
+    let mut summary = None;
     for repetition in 1..=plan.repetitions {
         let chosen =
             |target: &&Target| arguments.only.is_empty() || arguments.only.contains(&target.name);
@@ -48,10 +49,13 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
                 }
             }
             // Also of a run that is interrupted something can be read.
-            write_reports(&folder, &plan)?;
+            summary = Some(write_reports(&folder, &plan)?);
         }
     }
-    let summary = write_reports(&folder, &plan)?;
+    let summary = match summary {
+        Some(summary) => summary,
+        None => write_reports(&folder, &plan)?,
+    };
     if arguments.json {
         output::print_json(&summary)?;
     } else {
