@@ -223,7 +223,7 @@ mod tests {
 
     fn target() -> Target {
         let (name, title, device) = ("ssd".to_owned(), None, Some("ssd".to_owned()));
-        Target { name, title, device, forebay: None, nbd: None }
+        Target { name, title, device, forebay: None, nbd: None, command: Vec::new() }
     }
 
     fn result() -> TargetResult {

@@ -125,6 +125,20 @@ pub struct CacheCounts {
 }
 
 impl CacheCounts {
+    /// What was done since `before`, and what the cache holds now.
+    #[must_use]
+    pub fn since(&self, before: &CacheCounts) -> CacheCounts {
+        CacheCounts {
+            read_hit_bytes: self.read_hit_bytes - before.read_hit_bytes,
+            read_miss_bytes: self.read_miss_bytes - before.read_miss_bytes,
+            write_bytes: self.write_bytes - before.write_bytes,
+            promoted_bytes: self.promoted_bytes - before.promoted_bytes,
+            relocated_bytes: self.relocated_bytes - before.relocated_bytes,
+            cache_written_bytes: self.cache_written_bytes - before.cache_written_bytes,
+            ..*self
+        }
+    }
+
     /// Of the bytes that were read, the share from the cache; `None` if none was.
     #[must_use]
     pub fn hit_ratio(&self) -> Option<f64> {

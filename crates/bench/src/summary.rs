@@ -167,7 +167,7 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
         write_us: latencies(|job| &job.write_latency),
         hit_ratio: spread(&|phase| phase.cache?.hit_ratio()),
         fairness: spread(&PhaseResult::fairness),
-        origin_bytes: spread(&|phase| Some(origin_bytes(phase, cache))),
+        origin_bytes: spread(&|phase| origin_bytes(phase, cache)),
         cache_written_bytes: spread(&cache_written),
         write_amplification: spread(&|phase| {
             let counts = phase.cache?;
@@ -196,9 +196,11 @@ fn first_iops(phase: &PhaseResult) -> Option<f64> {
     (!first.is_empty()).then(|| requests as f64 / first.len() as f64)
 }
 
-fn origin_bytes(phase: &PhaseResult, cache: Option<&str>) -> f64 {
+/// `None` if nobody counted.
+fn origin_bytes(phase: &PhaseResult, cache: Option<&str>) -> Option<f64> {
     let origins = phase.devices.iter().filter(|device| cache != Some(&device.name));
-    origins.map(|device| (device.read_bytes + device.written_bytes) as f64).sum()
+    let bytes = origins.map(|device| (device.read_bytes + device.written_bytes) as f64).sum();
+    (!phase.devices.is_empty()).then_some(bytes)
 }
 
 #[cfg(test)]

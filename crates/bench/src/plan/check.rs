@@ -112,6 +112,8 @@ impl Plan {
             let is_known = self.devices.iter().any(|device| device.name == *name);
             require(is_known, &place, &format!("there is no device {name}"))?;
         }
+        let command = "`command` is for a target with `nbd`";
+        require(target.command.is_empty() || target.nbd.is_some(), &place, command)?;
         if let Some(forebay) = &target.forebay {
             require(forebay.cache != forebay.origin, &place, "cache and origin are one device")?;
             let room = self.device(&forebay.cache).size;

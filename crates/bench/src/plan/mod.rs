@@ -113,6 +113,11 @@ pub struct Target {
     /// The URI of an NBD export of somebody else, for real time.
     #[serde(default)]
     pub nbd: Option<String>,
+    /// The command that serves it, word by word; without it, it is there already. In it and in the
+    /// URI `{socket}` stands for a path for a Unix socket, and `{NAME}` for a device: its path, or
+    /// the URI of a slow one.
+    #[serde(default)]
+    pub command: Vec<String>,
 }
 
 impl Target {
@@ -171,6 +176,9 @@ pub struct Phase {
     /// Whether it begins on fresh devices, with an empty cache.
     #[serde(default)]
     pub begins_fresh: bool,
+    /// What is done to what serves before its jobs begin, in this order.
+    #[serde(default)]
+    pub begins_with: Vec<Act>,
     /// It only makes ready what is measured after it.
     #[serde(default)]
     pub is_preparation: bool,
@@ -185,6 +193,18 @@ impl Phase {
     pub fn is_for(&self, target: &Target) -> bool {
         self.only.is_empty() || self.only.contains(&target.name)
     }
+}
+
+/// Something that is done to what serves. Bare devices, and servers of others, are left alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Act {
+    /// The page cache of this machine is emptied. Virtual time has none.
+    DropPageCache,
+    /// The daemon is killed as a crash would, and serves again.
+    Kill,
+    /// The daemon ends in order, and serves again.
+    Restart,
 }
 
 /// A client that keeps a number of requests in flight.

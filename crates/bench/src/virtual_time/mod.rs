@@ -22,7 +22,8 @@ use std::time::Instant;
 use forebay_device_model::closed_loop::Ranks;
 use forebay_engine::options::CacheMode;
 
-use crate::plan::{self, Clock, Job, Mode, Phase, Plan, Target};
+use crate::plan::{self, Act, Clock, Job, Mode, Phase, Plan, Target};
+use crate::progress::Progress;
 use crate::result::{PhaseResult, Sample, TargetResult, VERSION};
 use client::Client;
 use device::Device;
@@ -40,15 +41,7 @@ pub enum VirtualError {
     /// Somebody else's program runs in real time.
     #[error("target {0} is no model: it needs the real clock")]
     NotOurs(String),
-    /// A setting that virtual time does not know.
-    #[error("target {target}: {what}")]
-    Setting {
-        /// Of which target.
-        target: String,
-        /// What is wrong with it.
-        what: String,
-    },
-    /// The cache is too small, or the like.
+    /// The cache is too small, or has a setting that virtual time does not know.
     #[error("target {target}: {what}")]
     Format {
         /// Of which target.
@@ -56,17 +49,6 @@ pub enum VirtualError {
         /// What is wrong.
         what: String,
     },
-}
-
-/// How far a run has come: which phase, and seconds of it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress<'a> {
-    /// Its name.
-    pub phase: &'a str,
-    /// Seconds of the clock that have passed in it.
-    pub second: u64,
-    /// Seconds that it lasts, if the plan says so.
-    pub seconds: Option<u64>,
 }
 
 /// Measures a target once. `at_second` hears of each second that has passed.
@@ -88,6 +70,9 @@ pub fn run(
         if phase.is_for(target) {
             if phase.begins_fresh {
                 run = Run::begin(plan, target, seed)?;
+            }
+            for act in phase.begins_with.iter().filter(|act| **act != Act::DropPageCache) {
+                run.now_ns = run.system.again(run.now_ns, *act);
             }
             phases.push(run.phase(phase, &Seeds { seed, index }, at_second));
         }
@@ -116,8 +101,6 @@ fn build(plan: &Plan, target: &Target, seed: u64) -> Result<(System, u64), Virtu
     let Some(forebay) = &target.forebay else {
         return Err(VirtualError::NotOurs(target.name.clone()));
     };
-    let setting = |what| VirtualError::Setting { target: target.name.clone(), what };
-    let (settings, set_settings) = settings::parse(&forebay.set).map_err(setting)?;
     let (cache, origin) = (plan.device(&forebay.cache), plan.device(&forebay.origin));
     let parts = Parts {
         cache: device(&forebay.cache, seed)?,
@@ -132,8 +115,7 @@ fn build(plan: &Plan, target: &Target, seed: u64) -> Result<(System, u64), Virtu
             Mode::Writeonly => CacheMode::Writeonly,
             Mode::Passthrough => CacheMode::Passthrough,
         },
-        settings,
-        set_settings,
+        settings: &forebay.set,
     };
     let format = |what| VirtualError::Format { target: target.name.clone(), what };
     let (cached, now_ns) = Cached::serve(parts).map_err(format)?;

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use forebay_engine::options::{SequentialPolicy, SetSettings, VolumeSettings};
 use forebay_engine::policy::PolicyKind;
 
-/// Settings of the volume and of the set. Those that bench plans have a use for are known.
+/// Settings of the volume and of the set; `set` are those of a new one. Those that bench plans have
+/// a use for are known.
 pub(super) fn parse(
     wanted: &BTreeMap<String, String>,
+    mut set: SetSettings,
 ) -> Result<(VolumeSettings, SetSettings), String> {
-    let (mut volume, mut set) = (VolumeSettings::default(), SetSettings::default());
+    let mut volume = VolumeSettings::default();
     for (key, value) in wanted {
         match key.as_str() {
             "sequential_cutoff" => volume.sequential_cutoff_bytes = crate::size::parse(value)?,
@@ -64,7 +66,8 @@ mod tests {
     use super::*;
 
     fn parsed(key: &str, value: &str) -> Result<(VolumeSettings, SetSettings), String> {
-        parse(&BTreeMap::from([(key.to_owned(), value.to_owned())]))
+        let wanted = BTreeMap::from([(key.to_owned(), value.to_owned())]);
+        parse(&wanted, SetSettings::default())
     }
 
     #[test]

@@ -4,15 +4,16 @@
 //! - Nothing fails, and operations last as the models say.
 //! - What is due at one moment happens in the order: devices, the engine's own time, clients.
 
+use std::collections::BTreeMap;
+
 use forebay_device_model::{Request as Transfer, RequestKind as How};
 use forebay_engine::Engine;
-use forebay_engine::event::{Event, SavedMark};
+use forebay_engine::event::{Command, CommandId, Event, SavedMark};
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::io::Device as Which;
 use forebay_engine::options::{
-    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, SetSettings, VolumeSettings,
-    WritebackOrder,
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, WritebackOrder,
 };
 use forebay_engine::payload::{BufferId, Payload};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
@@ -20,6 +21,8 @@ use forebay_engine::units::{BLOCK_BYTES, Time, VolumeSlot};
 
 use super::device::{Device, EngineDevice, Role};
 use super::payload::Buffers;
+use super::settings;
+use crate::plan::Act;
 use crate::result::{CacheCounts, DeviceCounts};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -104,6 +107,15 @@ impl System {
         }
     }
 
+    /// Ends what serves as an act says, and serves again; returns when it does. A bare device has
+    /// nothing to end.
+    pub(super) fn again(&mut self, now_ns: u64, act: Act) -> u64 {
+        match self {
+            System::Bare(_) => now_ns,
+            System::Cached(cached) => cached.again(now_ns, act),
+        }
+    }
+
     /// What the devices did since this was asked last.
     pub(super) fn take_device_counts(&mut self) -> Vec<DeviceCounts> {
         match self {
@@ -124,26 +136,45 @@ pub(super) struct Cached {
     /// Buffers of requests that were not answered, by ticket.
     requests: Vec<Option<BufferId>>,
     counted: CacheCounts,
+    facts: Facts,
+    /// The engine has done what it was told to do at its end.
+    has_stopped: bool,
+}
+
+/// What an engine has to know at its start beside the superblock.
+#[derive(Clone, Copy)]
+struct Facts {
+    cache: CacheFacts,
+    origin: OriginFacts,
+}
+
+impl Facts {
+    fn recover(self, now_ns: u64, superblock: Superblock) -> Engine {
+        let (facts, mark) = (Some(self.origin), HostMark::None);
+        let opening = OriginOpening { slot: VOLUME, facts, mark };
+        Engine::recover(Time(now_ns), superblock, self.cache, &[opening])
+    }
 }
 
 /// What a cached volume is made of.
-pub(super) struct Parts {
+pub(super) struct Parts<'a> {
     pub(super) cache: Device,
     pub(super) cache_bytes: u64,
     pub(super) origin: Device,
     pub(super) origin_bytes: u64,
     pub(super) is_rotational: bool,
     pub(super) mode: CacheMode,
-    pub(super) settings: VolumeSettings,
-    pub(super) set_settings: SetSettings,
+    /// Settings other than the defaults.
+    pub(super) settings: &'a BTreeMap<String, String>,
 }
 
 impl Cached {
     /// Formats the cache device and lets the engine serve; all of that is before time zero.
-    pub(super) fn serve(parts: Parts) -> Result<(Cached, u64), String> {
+    pub(super) fn serve(parts: Parts<'_>) -> Result<(Cached, u64), String> {
         let geometry = Geometry::new(parts.cache_bytes, None).map_err(|error| error.to_string())?;
         let mut superblock = Superblock::new(SET_ID, geometry, "bench");
-        superblock.settings = parts.set_settings;
+        let (settings, set_settings) = settings::parse(parts.settings, superblock.settings)?;
+        superblock.settings = set_settings;
         let volume = NewVolume {
             name: "volume".to_owned(),
             origin_path: "/dev/modelled".to_owned(),
@@ -151,41 +182,77 @@ impl Cached {
             logical_block_bytes: 512,
             mode: parts.mode,
             writeback_order: WritebackOrder::Coalescing,
-            settings: parts.settings,
+            settings,
         };
         superblock.add_volume(&volume).map_err(|error| error.to_string())?;
         let mut cache = EngineDevice::new(parts.cache, Role::Cache);
         let checkpoint = Checkpoint::empty(&geometry).encode(&SET_ID, &geometry);
         cache.store(geometry.checkpoint_offset, &checkpoint);
-        let cache_facts = CacheFacts {
-            size_bytes: geometry.device_bytes,
-            has_volatile_cache: true,
-            supports_discard: true,
+        let facts = Facts {
+            cache: CacheFacts {
+                size_bytes: geometry.device_bytes,
+                has_volatile_cache: true,
+                supports_discard: true,
+            },
+            origin: OriginFacts {
+                optimal_io_bytes: 0,
+                is_rotational: parts.is_rotational,
+                has_volatile_cache: true,
+                supports_discard: false,
+            },
         };
-        let facts = OriginFacts {
-            optimal_io_bytes: 0,
-            is_rotational: parts.is_rotational,
-            has_volatile_cache: true,
-            supports_discard: false,
-        };
-        let opening = OriginOpening { slot: VOLUME, facts: Some(facts), mark: HostMark::None };
         let mut cached = Cached {
-            engine: Engine::recover(Time(0), superblock, cache_facts, &[opening]),
+            engine: facts.recover(0, superblock),
             buffers: Buffers::new(ENGINE_BYTES_MAX),
             cache,
             origin: EngineDevice::new(parts.origin, Role::Origin),
             requests: Vec::new(),
             counted: CacheCounts::default(),
+            facts,
+            has_stopped: false,
         };
-        let mut now_ns = 0;
-        let mut answered = Vec::new();
-        cached.poll(now_ns, &mut answered);
-        while !cached.engine.status(Time(now_ns)).is_serving {
-            now_ns = cached.next_event_ns().expect("recovery goes on by itself");
-            cached.advance(now_ns, &mut answered);
-        }
-        cached.cache.device_mut().take_counts();
+        let now_ns = cached.recover(0);
         Ok((cached, now_ns))
+    }
+
+    /// Lets time pass until the engine serves. What that takes of the devices is not counted.
+    fn recover(&mut self, mut now_ns: u64) -> u64 {
+        let mut answered = Vec::new();
+        self.poll(now_ns, &mut answered);
+        while !self.engine.status(Time(now_ns)).is_serving {
+            now_ns = self.next_event_ns().expect("recovery goes on by itself");
+            self.advance(now_ns, &mut answered);
+        }
+        for device in [&mut self.cache, &mut self.origin] {
+            device.device_mut().take_counts();
+        }
+        now_ns
+    }
+
+    /// No request is under way. What the devices have been given they finish: a process that dies
+    /// takes nothing back from them.
+    fn again(&mut self, mut now_ns: u64, act: Act) -> u64 {
+        if act == Act::Restart {
+            self.engine.handle_command(Time(now_ns), CommandId(0), Command::Stop);
+            let mut answered = Vec::new();
+            self.poll(now_ns, &mut answered);
+            while !self.has_stopped {
+                now_ns = self.next_event_ns().expect("it stops by itself");
+                self.advance(now_ns, &mut answered);
+            }
+            self.has_stopped = false;
+        }
+        for device in [&mut self.cache, &mut self.origin] {
+            while let Some(next_ns) = device.next_event_ns() {
+                now_ns = now_ns.max(next_ns);
+                while device.end(now_ns, &mut self.buffers).is_some() {}
+            }
+        }
+        self.engine = self.facts.recover(now_ns, self.engine.superblock().clone());
+        self.buffers = Buffers::new(ENGINE_BYTES_MAX);
+        self.requests.clear();
+        self.counted = CacheCounts::default();
+        self.recover(now_ns)
     }
 
     fn next_event_ns(&self) -> Option<u64> {
@@ -252,9 +319,13 @@ impl Cached {
             }
             while let Some(event) = self.engine.poll_event() {
                 is_quiet = false;
-                if let Event::DirtyBegins { volume } = event {
-                    let mark = SavedMark::DirtyPossible;
-                    self.engine.handle_host_state_saved(Time(now_ns), volume, mark);
+                match event {
+                    Event::DirtyBegins { volume } => {
+                        let mark = SavedMark::DirtyPossible;
+                        self.engine.handle_host_state_saved(Time(now_ns), volume, mark);
+                    }
+                    Event::CommandComplete { .. } => self.has_stopped = true,
+                    _ => {}
                 }
             }
             if is_quiet {
@@ -277,14 +348,6 @@ impl Cached {
             dirty_bytes: set.dirty_blocks * BLOCK,
         };
         let before = std::mem::replace(&mut self.counted, all);
-        CacheCounts {
-            read_hit_bytes: all.read_hit_bytes - before.read_hit_bytes,
-            read_miss_bytes: all.read_miss_bytes - before.read_miss_bytes,
-            write_bytes: all.write_bytes - before.write_bytes,
-            promoted_bytes: all.promoted_bytes - before.promoted_bytes,
-            relocated_bytes: all.relocated_bytes - before.relocated_bytes,
-            cache_written_bytes: all.cache_written_bytes - before.cache_written_bytes,
-            ..all
-        }
+        all.since(&before)
     }
 }

@@ -201,3 +201,20 @@ fn a_phase_that_is_done_twice_meets_what_it_read_and_a_fresh_one_does_not() {
     assert!(fresh.cache.unwrap().hit_ratio().unwrap() < 0.1);
     assert!(fresh.jobs.iter().all(|job| job.reads > 0));
 }
+
+#[test]
+fn a_daemon_that_is_killed_or_started_again_has_what_was_written() {
+    for act in ["kill", "restart"] {
+        let read = FILL_AND_READ.replace(
+            "name = \"read\"",
+            &format!("name = \"read\"\nbegins_with = [\"drop_page_cache\", \"{act}\"]"),
+        );
+        let plan = plan(&read);
+        let cached = measure(&plan, 1, 1);
+        let cache = cached.phases[1].cache.unwrap();
+        assert_eq!((cache.read_miss_bytes, cache.hit_ratio()), (0, Some(1.0)), "{act}");
+        assert_eq!(cache.write_bytes, 0, "{act}");
+        assert!(cache.cached_bytes >= 16 << 20, "{act}");
+        assert_eq!(measure(&plan, 0, 1).phases[1].cache, None);
+    }
+}

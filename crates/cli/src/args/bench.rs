@@ -44,13 +44,17 @@ pub(crate) struct BenchListArguments {
 /// Measure what a plan says, and write figures and a report into a folder.
 ///
 /// In virtual time the engine works on models of devices, and half an hour on a hard disk takes a
-/// minute. A run that was interrupted goes on when it is started again with the same folder; what
-/// failed is tried again. A target that fails is reported, and the others are measured.
+/// minute. In real time fio works on devices of this machine, on files in their place, and on what
+/// is served over NBD; see that nothing else runs. A run that was interrupted goes on when it is
+/// started again with the same folder; what failed is tried again. A target that fails is reported,
+/// and the others are measured.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   forebay bench run zipf
   forebay bench run zipf --out /srv/results/zipf --only empty --only ssd
+  forebay bench run peers --dir /mnt/ssd                 files for devices on the SSD
+  forebay bench run mine.toml --overwrite /dev/nvme0n1p4
   forebay bench run mine.toml --repetitions 1 --json")]
 pub(crate) struct BenchRunArguments {
     /// A plan of `bench list`, or a file
@@ -68,6 +72,14 @@ pub(crate) struct BenchRunArguments {
     /// How often each target is measured, other than the plan says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: Option<u32>,
+    /// Folder for files in place of devices, in real time [default: `devices` in the folder for
+    /// the results]; they are removed in the end
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// A device of the plan, as the plan writes its path, whose content may be lost; may be given
+    /// several times
+    #[arg(long, value_name = "PATH")]
+    pub(crate) overwrite: Vec<String>,
     /// Print all figures as JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,

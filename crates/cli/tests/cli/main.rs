@@ -4,6 +4,7 @@
 //! ports or on other tests. The NBD client is the demo's own.
 
 mod advise;
+mod bench;
 #[path = "../../src/demo/client.rs"]
 mod client;
 mod comeback;

@@ -1,18 +1,32 @@
 //! `forebay bench run`: every repetition of every target, and the report.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 
 use forebay_bench::folder::{Folder, Outcome};
 use forebay_bench::plan::{Clock, Phase, Plan, Target};
+use forebay_bench::real_time::{Ground, Interrupt, RealError};
 use forebay_bench::result::TargetResult;
 use forebay_bench::summary::Summary;
-use forebay_bench::{report, virtual_time};
+use forebay_bench::{real_time, report, virtual_time};
+use tempfile::TempDir;
 
 use super::{built_in, machine};
 use crate::args::BenchRunArguments;
-use crate::exit::Failure;
-use crate::output;
+use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
+use crate::{output, signals};
+
+/// As a shell has it after SIGINT.
+const EXIT_INTERRUPTED: i32 = 130;
+
+/// Why there is no result.
+enum Missing {
+    /// For the report.
+    Failed(String),
+    /// The operator has stopped it.
+    Interrupted,
+}
 
 pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     let (name, text) = text(&arguments.plan)?;
@@ -31,6 +45,10 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     }
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     let folder = Folder::create(&out, &text, &machine::examine())?;
+    let grounds = match plan.clock {
+        Clock::Real => Some(Grounds::prepare(arguments, &out)?),
+        Clock::Virtual => None,
+    };
     let mut failed = 0;
     let mut summary = None;
     for repetition in 1..=plan.repetitions {
@@ -40,9 +58,13 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
             if matches!(folder.outcome(target, repetition)?, Outcome::Measured(_)) {
                 continue;
             }
-            match measure(&plan, target, repetition) {
+            match measure(&plan, target, repetition, grounds.as_ref()) {
                 Ok(result) => folder.save(&result)?,
-                Err(why) => {
+                Err(Missing::Interrupted) => {
+                    return Err(Failure::new(Exit::Failed, "interrupted")
+                        .or("start it again with the same folder, and it goes on"));
+                }
+                Err(Missing::Failed(why)) => {
                     eprintln!("{}, repetition {repetition}: {why}", target.name);
                     folder.save_failure(target, repetition, &why)?;
                     failed += 1;
@@ -88,31 +110,90 @@ fn text(plan: &str) -> Result<(String, String), Failure> {
     Ok((name.unwrap_or_else(|| "plan".to_owned()), text))
 }
 
-/// Measures a target once; the error is for the report.
-fn measure(plan: &Plan, target: &Target, repetition: u32) -> Result<TargetResult, String> {
+/// What real time needs.
+struct Grounds {
+    program: PathBuf,
+    /// Files in place of devices; goes away with this.
+    devices: TempDir,
+    sockets: TempDir,
+    may_overwrite: Vec<String>,
+    interrupt: Interrupt,
+}
+
+impl Grounds {
+    fn prepare(arguments: &BenchRunArguments, out: &Path) -> Result<Grounds, Failure> {
+        let failed = |what: &str, error| Failure::failed(format!("{what}: {error}"));
+        let program = std::env::current_exe()
+            .map_err(|error| failed("cannot find the program forebay", error))?;
+        let parent = arguments.dir.as_deref().unwrap_or(out);
+        let parent = std::path::absolute(parent)
+            .map_err(|error| failed(&format!("cannot find {}", parent.display()), error))?;
+        let devices = tempfile::Builder::new().prefix("devices-").tempdir_in(&parent);
+        let devices = devices
+            .map_err(|error| failed(&format!("cannot write to {}", parent.display()), error))?;
+        let sockets = tempfile::Builder::new().prefix("forebay-bench-").tempdir();
+        let sockets = sockets.map_err(|error| failed("cannot make a folder for sockets", error))?;
+        let interrupt = Interrupt::default();
+        let flag = interrupt.flag();
+        signals::watch(move |_| {
+            // Who asks twice does not want to wait.
+            if flag.swap(true, Ordering::Relaxed) {
+                std::process::exit(EXIT_INTERRUPTED);
+            }
+        })?;
+        let may_overwrite = arguments.overwrite.clone();
+        Ok(Grounds { program, devices, sockets, may_overwrite, interrupt })
+    }
+
+    fn ground(&self) -> Ground<'_> {
+        Ground {
+            program: &self.program,
+            folder: self.devices.path(),
+            sockets: self.sockets.path(),
+            may_overwrite: &self.may_overwrite,
+            interrupt: &self.interrupt,
+        }
+    }
+}
+
+/// Measures a target once; in real time if there is a ground for it.
+fn measure(
+    plan: &Plan,
+    target: &Target,
+    repetition: u32,
+    grounds: Option<&Grounds>,
+) -> Result<TargetResult, Missing> {
     let phases: Vec<&Phase> = plan.phases.iter().filter(|phase| phase.is_for(target)).collect();
     let lasts = |phase: &&Phase| Some(phase.seconds? * u64::from(phase.times));
     let total = phases.iter().filter_map(lasts).sum();
     let label = format!("{} ({repetition} of {})", target.name, plan.repetitions);
-    match plan.clock {
-        Clock::Virtual => {
-            let mut progress = Progress::start(&label, Unit::Seconds, total);
-            // Phases without an end in time do not count.
-            let (mut current, mut before) = (String::new(), 0);
-            let mut last = 0;
-            let result = virtual_time::run(plan, target, repetition, &mut |now| {
-                if current != now.phase {
-                    before += last;
-                    current = now.phase.to_owned();
-                }
-                last = if now.seconds.is_some() { now.second } else { 0 };
-                progress.set(before + last);
-            });
-            progress.finish();
-            result.map_err(|error| error.to_string())
+    let mut progress = Progress::start(&label, Unit::Seconds, total);
+    // Phases without an end in time do not count.
+    let (mut current, mut before) = (String::new(), 0);
+    let mut last = 0;
+    let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
+        if current != now.phase {
+            before += last;
+            current = now.phase.to_owned();
         }
-        Clock::Real => Err("the real clock is not there yet".to_owned()),
-    }
+        last = if now.seconds.is_some() { now.second } else { 0 };
+        progress.set(before + last);
+    };
+    let result = match grounds {
+        None => virtual_time::run(plan, target, repetition, &mut at_second)
+            .map_err(|error| Missing::Failed(error.to_string())),
+        Some(grounds) => {
+            let ground = grounds.ground();
+            real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
+                match error {
+                    RealError::Interrupted => Missing::Interrupted,
+                    error => Missing::Failed(error.to_string()),
+                }
+            })
+        }
+    };
+    progress.finish();
+    result
 }
 
 fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {

@@ -1,0 +1,12 @@
+//! What is heard of a run while it goes on.
+
+/// How far a run has come: which phase, and seconds of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress<'a> {
+    /// Its name.
+    pub phase: &'a str,
+    /// Seconds of the clock that have passed in it.
+    pub second: u64,
+    /// Seconds that it lasts, if the plan says so.
+    pub seconds: Option<u64>,
+}

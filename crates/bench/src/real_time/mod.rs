@@ -1,0 +1,360 @@
+//! A plan on this machine: fio asks devices, forebay's daemon, or other servers over NBD.
+//!
+//! Invariants:
+//! - Everything that is started is ended again, whatever happens, and nothing else is.
+//! - A device of the operator is written to only if he has named it.
+//! - Figures are fio's, of the daemon's status, or of `/proc`. What nobody counted is left out.
+//!
+//! Deliberately absent: quiet. Whoever wants figures sees to it that nothing else runs.
+
+mod daemon;
+mod fio;
+mod place;
+mod server;
+mod service;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::plan::{Act, Clock, Phase, Plan, Target};
+use crate::progress::Progress;
+use crate::result::{CacheCounts, PhaseResult, Sample, TargetResult, VERSION};
+use fio::Seen;
+use server::Server;
+use service::Service;
+
+const PAUSE: Duration = Duration::from_millis(20);
+const DROP_CACHES: &str = "/proc/sys/vm/drop_caches";
+
+/// Why a target cannot be measured in real time.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RealError {
+    /// The operator has stopped it.
+    #[error("interrupted")]
+    Interrupted,
+    /// A file cannot be used.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A program cannot be started.
+    #[error("cannot run {name}: {source}")]
+    Start {
+        /// With its arguments.
+        name: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A program failed.
+    #[error("{name}: {what}: {messages}")]
+    Program {
+        /// With its arguments.
+        name: String,
+        /// What became of it.
+        what: String,
+        /// What it printed last.
+        messages: String,
+    },
+    /// fio's output is not what is expected, or a job of it failed.
+    #[error("{0}")]
+    Fio(String),
+    /// The daemon's status is not what is expected.
+    #[error("status of forebay: {0}")]
+    Status(String),
+    /// A device cannot be used as the plan has it.
+    #[error("device {name}: {what}")]
+    Device {
+        /// Which one.
+        name: String,
+        /// Why.
+        what: String,
+    },
+    /// A device of the operator that he has not named.
+    #[error("device {name}: what is on {path} would be lost; --overwrite {path} allows that")]
+    Overwrite {
+        /// Its name in the plan.
+        name: String,
+        /// Where it is.
+        path: String,
+    },
+    /// The disk is too small.
+    #[error(
+        "{} has {} MiB free and {} are needed; --dir names another folder for devices",
+        folder.display(), free_bytes >> 20, bytes >> 20
+    )]
+    Room {
+        /// Where files were to be made.
+        folder: PathBuf,
+        /// What is free there.
+        free_bytes: u64,
+        /// What is needed.
+        bytes: u64,
+    },
+}
+
+impl RealError {
+    fn file(path: &Path, source: std::io::Error) -> RealError {
+        RealError::File { path: path.to_owned(), source }
+    }
+}
+
+/// Says that somebody wants an end.
+#[derive(Clone, Default, Debug)]
+pub struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// A flag that a handler of signals sets.
+    #[must_use]
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.0)
+    }
+
+    /// An error once the flag is set.
+    ///
+    /// # Errors
+    ///
+    /// [`RealError::Interrupted`].
+    pub fn check(&self) -> Result<(), RealError> {
+        if self.0.load(Ordering::Relaxed) { Err(RealError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Where a plan is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Ground<'a> {
+    /// The program `forebay`.
+    pub program: &'a Path,
+    /// For files in place of devices, and logs.
+    pub folder: &'a Path,
+    /// For sockets, whose names have to be short.
+    pub sockets: &'a Path,
+    /// Devices, as the plan writes their paths, whose content may be lost.
+    pub may_overwrite: &'a [String],
+    /// Ends it early.
+    pub interrupt: &'a Interrupt,
+}
+
+/// Measures a target once. `at_second` hears of each second that has passed.
+///
+/// # Errors
+///
+/// If something cannot be served or asked, or the operator has stopped it.
+pub fn run(
+    plan: &Plan,
+    target: &Target,
+    repetition: u32,
+    ground: &Ground<'_>,
+    at_second: &mut dyn FnMut(Progress<'_>),
+) -> Result<TargetResult, RealError> {
+    let started = Instant::now();
+    let seed = u64::from(plan.seed) << 32 | u64::from(repetition);
+    let mut service = Service::begin(plan, target, ground)?;
+    let mut phases = Vec::new();
+    for phase in plan.phases.iter().filter(|phase| phase.is_for(target)) {
+        if phase.begins_fresh {
+            service.end()?;
+            service = Service::begin(plan, target, ground)?;
+        }
+        for act in &phase.begins_with {
+            match act {
+                Act::DropPageCache => drop_page_cache()?,
+                Act::Kill => service.again(ground, Server::kill)?,
+                Act::Restart => service.again(ground, Server::stop)?,
+            }
+        }
+        let mut work = Work { phase, seed, ground, service: &mut service, samples: Vec::new() };
+        phases.push(work.run(at_second)?);
+    }
+    service.end()?;
+    Ok(TargetResult {
+        version: VERSION,
+        target: target.name.clone(),
+        repetition,
+        clock: Clock::Real,
+        wall_s: started.elapsed().as_secs_f64(),
+        phases,
+    })
+}
+
+/// Seconds that have samples. fio ends some milliseconds late, and that is no second more.
+fn whole_seconds(seconds: f64) -> usize {
+    (seconds - 0.1).ceil().max(0.0) as usize
+}
+
+/// What is clean in the page cache is forgotten.
+fn drop_page_cache() -> Result<(), RealError> {
+    rustix::fs::sync();
+    // See proc_sys_vm(5): 3 is for pages, and for names and inodes.
+    let path = Path::new(DROP_CACHES);
+    std::fs::write(path, "3").map_err(|error| RealError::file(path, error))
+}
+
+/// A phase at work.
+struct Work<'a> {
+    phase: &'a Phase,
+    seed: u64,
+    ground: &'a Ground<'a>,
+    service: &'a mut Service,
+    samples: Vec<Sample>,
+}
+
+impl Work<'_> {
+    fn run(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<PhaseResult, RealError> {
+        let before = self.service.counts(self.ground)?;
+        let cpu_before_s = self.service.cpu_s()?;
+        let mut seen = Seen::new(self.phase);
+        for _ in 0..self.phase.times {
+            let first = self.samples.len();
+            let seconds = if self.phase.jobs.is_empty() {
+                self.pause(at_second)?
+            } else {
+                self.ask(&mut seen, at_second)?
+            };
+            self.samples.truncate(first + whole_seconds(seconds));
+        }
+        let (mut requests, lasted) = (seen.per_second.iter(), seen.seconds);
+        for sample in &mut self.samples {
+            sample.requests = requests.next().copied().unwrap_or_default();
+        }
+        let cache = match (before, self.service.counts(self.ground)?) {
+            (Some(before), Some(after)) => Some(after.since(&before)),
+            _ => None,
+        };
+        let is_pause = self.phase.jobs.is_empty();
+        Ok(PhaseResult {
+            name: self.phase.name.clone(),
+            is_preparation: self.phase.is_preparation,
+            seconds: if is_pause { self.samples.len() as f64 } else { lasted },
+            jobs: seen.jobs(),
+            samples: std::mem::take(&mut self.samples),
+            cache,
+            devices: Vec::new(),
+            cpu_s: self.service.cpu_s()? - cpu_before_s,
+        })
+    }
+
+    /// Does nothing for the time of the phase.
+    fn pause(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<f64, RealError> {
+        let mut watch = Watch::begin(self.service, self.ground)?;
+        let seconds = self.phase.seconds.unwrap_or_default() as f64;
+        while watch.began.elapsed().as_secs_f64() < seconds {
+            self.ground.interrupt.check()?;
+            std::thread::sleep(PAUSE);
+            self.look(&mut watch, at_second)?;
+        }
+        Ok(seconds)
+    }
+
+    /// Lets fio do the jobs of the phase once, and returns how long that took, in seconds.
+    fn ask(
+        &mut self,
+        seen: &mut Seen,
+        at_second: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<f64, RealError> {
+        let folder = self.ground.folder;
+        let jobs = folder.join(fio::JOBS);
+        let text = fio::jobs(self.phase, &self.service.endpoint, self.seed);
+        std::fs::write(&jobs, text).map_err(|error| RealError::file(&jobs, error))?;
+        let mut command = Command::new("fio");
+        command.args(["--output-format=json+", &format!("--output={}", fio::OUTPUT), fio::JOBS]);
+        let name = server::describe(&command);
+        let messages = folder.join("fio.log");
+        let log =
+            std::fs::File::create(&messages).map_err(|error| RealError::file(&messages, error))?;
+        command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut watch = Watch::begin(self.service, self.ground)?;
+        let mut client = server::Client::start(&mut command)?;
+        let status = loop {
+            if let Some(status) = client.ended()? {
+                break status;
+            }
+            self.ground.interrupt.check()?;
+            self.service.check()?;
+            std::thread::sleep(PAUSE);
+            self.look(&mut watch, at_second)?;
+        };
+        if !status.success() {
+            let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
+            let output = read(&folder.join(fio::OUTPUT));
+            let notes = output.split('{').next().unwrap_or_default().trim();
+            let messages = format!("{} {notes}", read(&messages).trim()).trim().to_owned();
+            return Err(RealError::Program {
+                name,
+                what: format!("ended with {status}"),
+                messages,
+            });
+        }
+        let before_s = seen.seconds;
+        seen.add(folder)?;
+        let seconds = seen.seconds - before_s;
+        // The last second may have ended with fio.
+        while watch.samples < whole_seconds(seconds) as u64 {
+            self.sample(&mut watch)?;
+        }
+        Ok(seconds)
+    }
+
+    /// Takes a sample if a second has passed.
+    fn look(
+        &mut self,
+        watch: &mut Watch,
+        at_second: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<(), RealError> {
+        if watch.began.elapsed().as_secs() > watch.samples {
+            self.sample(watch)?;
+            let seconds = self.phase.seconds.map(|seconds| seconds * u64::from(self.phase.times));
+            // fio needs a moment to begin and to end.
+            let second = (self.samples.len() as u64).min(seconds.unwrap_or(u64::MAX));
+            at_second(Progress { phase: &self.phase.name, second, seconds });
+        }
+        Ok(())
+    }
+
+    fn sample(&mut self, watch: &mut Watch) -> Result<(), RealError> {
+        watch.samples += 1;
+        let now = self.service.counts(self.ground)?;
+        let second = self.samples.len() as u64 + 1;
+        self.samples.push(match (watch.last, now) {
+            (Some(before), Some(now)) => Sample {
+                second,
+                requests: 0,
+                hit_ratio: now.since(&before).hit_ratio(),
+                dirty_bytes: now.dirty_bytes,
+            },
+            _ => Sample { second, ..Sample::default() },
+        });
+        watch.last = now;
+        Ok(())
+    }
+}
+
+/// Samples of one run of fio, or of a pause.
+struct Watch {
+    began: Instant,
+    /// Seconds that were looked at.
+    samples: u64,
+    last: Option<CacheCounts>,
+}
+
+impl Watch {
+    fn begin(service: &Service, ground: &Ground<'_>) -> Result<Watch, RealError> {
+        let last = service.counts(ground)?;
+        Ok(Watch { began: Instant::now(), samples: 0, last })
+    }
+}
+
+#[cfg(test)]
+impl<'a> Ground<'a> {
+    /// With no program to run.
+    fn of_test(folder: &'a Path, interrupt: &'a Interrupt) -> Ground<'a> {
+        let program = Path::new("/nonexistent/forebay");
+        Ground { program, folder, sockets: folder, may_overwrite: &[], interrupt }
+    }
+}

@@ -1,0 +1,155 @@
+//! What is measured in real time: a device, a cache of ours, or somebody else's server.
+
+use std::process::Command;
+
+use super::daemon::{self, Daemon};
+use super::fio::Endpoint;
+use super::place::Places;
+use super::server::Server;
+use super::{Ground, RealError};
+use crate::plan::{Plan, Target};
+use crate::result::CacheCounts;
+
+/// A target that is being served.
+pub(super) struct Service {
+    kind: Kind,
+    /// Where requests go.
+    pub(super) endpoint: Endpoint,
+    /// Servers of slow devices that somebody else's server needs. They end after it.
+    _devices: Vec<Server>,
+}
+
+enum Kind {
+    /// Nothing is in between.
+    Device,
+    /// A slow device by itself, or somebody else's server.
+    Server(Server),
+    /// Somebody else's that runs already.
+    Elsewhere,
+    /// A cache of ours; `None` only while it is started again.
+    Forebay(Option<Daemon>),
+}
+
+impl Service {
+    /// Serves a target, with an empty cache and devices as at the beginning.
+    pub(super) fn begin(
+        plan: &Plan,
+        target: &Target,
+        ground: &Ground<'_>,
+    ) -> Result<Service, RealError> {
+        let places = Places { plan, ground };
+        let service = |kind, endpoint| Service { kind, endpoint, _devices: Vec::new() };
+        if let Some(name) = &target.device {
+            let place = places.device(name)?;
+            return Ok(match &place.plain {
+                Some(path) => service(Kind::Device, Endpoint::Device(path.clone())),
+                None => {
+                    let (server, uri) = daemon::serve_bare(ground, &place)?;
+                    service(Kind::Server(server), Endpoint::Nbd(uri))
+                }
+            });
+        }
+        if let Some(forebay) = &target.forebay {
+            let (cache, origin) = (places.cache(forebay)?, places.device(&forebay.origin)?);
+            let daemon = Daemon::begin(ground, forebay, &cache, &origin)?;
+            return Ok(service(Kind::Forebay(Some(daemon)), Endpoint::Nbd(Daemon::uri(ground))));
+        }
+        let uri = target.nbd.as_deref().expect("a plan that was checked");
+        let socket = ground.sockets.join("other");
+        let mut words = Words { places, socket: socket.display().to_string(), devices: Vec::new() };
+        let endpoint = Endpoint::Nbd(words.fill_in(uri)?);
+        let Some((name, arguments)) = target.command.split_first() else {
+            return Ok(service(Kind::Elsewhere, endpoint));
+        };
+        let mut command = Command::new(words.fill_in(name)?);
+        for argument in arguments {
+            command.arg(words.fill_in(argument)?);
+        }
+        // Where caches of others keep what they have.
+        command.env("TMPDIR", ground.folder).current_dir(ground.folder);
+        let log = ground.folder.join("other.log");
+        let server = Server::start(command, &socket, &log, ground.interrupt)?;
+        Ok(Service { kind: Kind::Server(server), endpoint, _devices: words.devices })
+    }
+
+    /// Kills it, or ends it in order, and serves it again. A bare device has nothing to end.
+    pub(super) fn again(
+        &mut self,
+        ground: &Ground<'_>,
+        how: fn(Server) -> Result<(), RealError>,
+    ) -> Result<(), RealError> {
+        if let Kind::Forebay(daemon) = &mut self.kind {
+            let running = daemon.take().expect("it is only away here");
+            *daemon = Some(running.again(ground, how)?);
+        }
+        Ok(())
+    }
+
+    /// An error if what serves has ended.
+    pub(super) fn check(&mut self) -> Result<(), RealError> {
+        match &mut self.kind {
+            Kind::Device | Kind::Elsewhere => Ok(()),
+            Kind::Server(server) => server.check(),
+            Kind::Forebay(daemon) => daemon.as_mut().expect("it was begun").check(),
+        }
+    }
+
+    /// Ends it in order.
+    pub(super) fn end(self) -> Result<(), RealError> {
+        match self.kind {
+            Kind::Server(server) => server.stop(),
+            Kind::Device | Kind::Elsewhere => Ok(()),
+            Kind::Forebay(daemon) => daemon.expect("it was begun").end(),
+        }
+    }
+
+    /// Processor time of what serves, so far, in seconds.
+    pub(super) fn cpu_s(&self) -> Result<f64, RealError> {
+        match &self.kind {
+            Kind::Device | Kind::Elsewhere => Ok(0.0),
+            Kind::Server(server) => server.cpu_s(),
+            Kind::Forebay(daemon) => daemon.as_ref().expect("it was begun").cpu_s(),
+        }
+    }
+
+    /// What the cache did so far; `None` if it is not ours.
+    pub(super) fn counts(&self, ground: &Ground<'_>) -> Result<Option<CacheCounts>, RealError> {
+        match &self.kind {
+            Kind::Forebay(daemon) => {
+                daemon.as_ref().expect("it was begun").counts(ground).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Fills in what a plan leaves open in the words of a command.
+struct Words<'a> {
+    places: Places<'a>,
+    socket: String,
+    devices: Vec<Server>,
+}
+
+impl Words<'_> {
+    /// `{socket}` is a path for a Unix socket, `{NAME}` a device: its path, or where a slow one is
+    /// served.
+    fn fill_in(&mut self, word: &str) -> Result<String, RealError> {
+        let mut filled = word.replace("{socket}", &self.socket);
+        for device in &self.places.plan.devices {
+            let mark = format!("{{{}}}", device.name);
+            if filled.contains(&mark) {
+                let place = self.places.device(&device.name)?;
+                let text = match &place.plain {
+                    Some(path) => path.display().to_string(),
+                    None => {
+                        let (server, uri) = daemon::serve_bare(self.places.ground, &place)?;
+                        self.devices.push(server);
+                        uri
+                    }
+                };
+                filled = filled.replace(&mark, &text);
+            }
+        }
+        Ok(filled)
+    }
+}

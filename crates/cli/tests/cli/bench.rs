@@ -1,0 +1,203 @@
+//! `forebay bench` as an operator runs it.
+
+use std::path::PathBuf;
+
+use crate::support::{Scratch, has_tool};
+
+/// Devices small enough for either clock.
+const DEVICES: &str = r#"
+about = "a test"
+[[device]]
+name = "disk"
+preset = "hdd"
+size = "64M"
+[[device]]
+name = "ssd"
+preset = "nvme_ssd"
+size = "32M"
+[[target]]
+name = "ssd"
+device = "ssd"
+[[target]]
+name = "cached"
+forebay = { cache = "ssd", origin = "disk", mode = "writeback", set = { policy = "lru", promotion_nhit = "1" } }
+"#;
+
+const PHASES: &str = r#"
+[[phase]]
+name = "fill"
+is_preparation = true
+[[phase.job]]
+name = "fill"
+work = "write"
+pattern = "sequential"
+size = "8M"
+block = "64K"
+depth = 4
+amount = "8M"
+[[phase]]
+name = "read"
+begins_with = ["kill"]
+seconds = 1
+[[phase.job]]
+name = "reads"
+work = "read"
+pattern = "zipf"
+theta = 1.2
+size = "8M"
+depth = 4
+count = 2
+[[phase]]
+name = "pause"
+seconds = 1
+[[phase]]
+name = "write"
+begins_with = ["restart"]
+times = 2
+[[phase.job]]
+name = "mixed"
+work = "mix"
+read_percent = 50
+pattern = "uniform"
+size = "8M"
+depth = 4
+amount = "1M"
+flush_every = 8
+"#;
+
+/// A server that ends at once.
+const BROKEN: &str = r#"
+[[target]]
+name = "broken"
+nbd = "nbd+unix:///?socket={socket}"
+command = ["sh", "-c", "echo there is no {disk} >&2; exit 3"]
+"#;
+
+fn plan(scratch: &Scratch, clock: &str, parts: &[&str]) -> String {
+    let text = format!("clock = \"{clock}\"\n{}", parts.concat());
+    std::fs::write(scratch.path("plan.toml"), text).expect("written");
+    "plan.toml".to_owned()
+}
+
+/// The phase of a target in what `bench run --json` prints.
+fn phase<'a>(summary: &'a serde_json::Value, target: &str, phase: &str) -> &'a serde_json::Value {
+    let find = |list: &'a serde_json::Value, name: &str| {
+        let mut entries = list.as_array().expect("an array").iter();
+        entries.find(|entry| entry["name"] == name).expect("it was measured")
+    };
+    find(&find(&summary["targets"], target)["phases"], phase)
+}
+
+/// What is in the folder of results, but for raw figures.
+fn files(scratch: &Scratch) -> Vec<String> {
+    let entries = std::fs::read_dir(scratch.path("out")).expect("a folder");
+    let name = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("readable").file_name().to_string_lossy().into_owned()
+    };
+    let mut names: Vec<String> = entries.map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_plan_is_measured_in_virtual_time_and_a_run_goes_on() {
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "virtual", &[DEVICES, BROKEN, PHASES]);
+    let run = ["bench", "run", &plan, "--out", "out"];
+    let failed = scratch.run(&run).expect(1);
+    let failed = failed.says("broken is no model").says("1 measurements failed").says("cached");
+    assert!(failed.stdout.contains("| cached | read | virtual | 1 |"), "{failed:#?}");
+    let measured = scratch.path("out/raw/cached-1.json");
+    let before = std::fs::metadata(&measured).expect("it was measured").modified().expect("a time");
+    let again = scratch.run(&[&run[..], &["--json"]].concat()).expect(1);
+    let after = std::fs::metadata(&measured).expect("it is there").modified().expect("a time");
+    assert_eq!(before, after, "what was measured is not measured again");
+    assert_eq!(phase(&again.json(), "cached", "read")["hit_ratio"]["median"], 1.0);
+    scratch.run(&["bench", "compare", "out", "out"]).expect(0).says("with one repetition");
+    std::fs::write(scratch.path("plan.toml"), "about = 1").expect("written");
+    scratch.run(&run).expect(2).says("plan plan.toml");
+    scratch.run(&["bench", "run", "no-such-plan"]).expect(4).says("bench list");
+}
+
+#[test]
+fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
+    if !has_tool("bench on this machine", "fio") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "real", &[DEVICES, BROKEN, PHASES]);
+    let run = ["bench", "run", &plan, "--out", "out", "--json"];
+    let ended = scratch.run(&run).expect(1).says("there is no nbd+unix://");
+    let summary = ended.json();
+    for target in ["ssd", "cached"] {
+        for name in ["read", "write"] {
+            let phase = phase(&summary, target, name);
+            assert!(phase["iops"]["median"].as_f64().expect("a rate") > 0.0, "{phase}");
+        }
+        let samples = phase(&summary, target, "read")["samples"].as_array().expect("an array");
+        assert_eq!(samples.len(), 1);
+    }
+    let read = phase(&summary, "cached", "read");
+    // The daemon was killed, and has what was written before.
+    assert_eq!(read["hit_ratio"]["median"], 1.0, "{read}");
+    assert!(read["cpu_us"]["median"].as_f64().expect("a time") > 0.0, "{read}");
+    let raw = std::fs::read_to_string(scratch.path("out/raw/cached-1.json")).expect("a result");
+    let raw: serde_json::Value = serde_json::from_str(&raw).expect("JSON");
+    let write = &raw["phases"][3];
+    let job = &write["jobs"][0];
+    let requests = job["reads"].as_u64().expect("a count") + job["writes"].as_u64().expect("one");
+    // 1 MiB in blocks of 4 KiB, twice.
+    assert_eq!((requests, job["bytes"].as_u64()), (512, Some(2 << 20)), "{write}");
+    assert_eq!(write["cache"]["write_bytes"], 4096 * job["writes"].as_u64().expect("a count"));
+    let left = files(&scratch);
+    assert!(left.iter().all(|name| !name.starts_with("devices")), "{left:?}");
+}
+
+#[test]
+fn a_device_of_the_operator_is_written_over_only_if_he_says_so() {
+    if !has_tool("bench on a device", "fio") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let device = scratch.path("mine");
+    let path = device.display().to_string();
+    std::fs::write(&device, vec![7; 32 << 20]).expect("written");
+    let devices = DEVICES.replace("preset = \"nvme_ssd\"", &format!("path = \"{path}\""));
+    let plan = plan(&scratch, "real", &[&devices, PHASES]);
+    let run = ["bench", "run", &plan, "--out", "out", "--only", "cached"];
+    let content = |path: &PathBuf| std::fs::read(path).expect("readable");
+    scratch.run(&run).expect(1).says(&format!("--overwrite {path} allows that"));
+    assert!(content(&device).iter().all(|byte| *byte == 7));
+    scratch.run(&[&run[..], &["--overwrite", &path]].concat()).expect(0).says("| cached | read");
+    assert!(content(&device).iter().any(|byte| *byte != 7));
+}
+
+#[test]
+fn an_interrupted_run_ends_what_it_has_started_and_goes_on() {
+    if !has_tool("bench interrupted", "fio") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let long = PHASES.replacen("seconds = 1", "seconds = 50", 1);
+    let plan = plan(&scratch, "real", &[DEVICES, &long]);
+    let run = ["bench", "run", &plan, "--out", "out", "--only", "cached"];
+    let mut jobs = None;
+    let ended = scratch.run_and_interrupt(&run, &mut || {
+        // Until the phase of 50 seconds has begun.
+        let name = files_if_any(&scratch).into_iter().find(|name| name.starts_with("devices"));
+        let path = name.map(|name| scratch.path("out").join(name).join("jobs.fio"));
+        let text = path.and_then(|path| std::fs::read_to_string(path).ok());
+        jobs = text.filter(|text| text.contains("runtime=50"));
+        jobs.is_some()
+    });
+    let ended = ended.expect(1).says("interrupted").says("it goes on");
+    assert!(jobs.is_some(), "{ended:#?}");
+    let left = files(&scratch);
+    assert!(left.iter().all(|name| !name.starts_with("devices")), "{left:?}");
+    assert!(!scratch.path("out/raw/cached-1.failed").exists());
+    assert!(!scratch.path("out/raw/cached-1.json").exists());
+}
+
+fn files_if_any(scratch: &Scratch) -> Vec<String> {
+    if scratch.path("out").exists() { files(scratch) } else { Vec::new() }
+}
