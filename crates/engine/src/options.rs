@@ -114,6 +114,23 @@ pub const DIRTY_HARD_PERCENT_MAX: u8 = 95;
 /// Largest `cache_write_budget_bytes_per_day`: 1 PiB, 13 GB a second.
 pub const CACHE_WRITE_BUDGET_MAX: u64 = 1 << 50;
 
+/// Bytes of a large log over which writers are slowed down: room for four of the largest windows of
+/// writeback. With more a full cache would be no faster, and take less of a burst.
+const SLOWING_BYTES: u64 = 2 << 30;
+
+impl SetSettings {
+    /// Those of a new cache set whose log holds so many bytes: the soft mark of a large one is
+    /// higher than that of [`SetSettings::default`].
+    #[must_use]
+    pub fn for_log(log_bytes: u64) -> SetSettings {
+        let settings = SetSettings::default();
+        let hard_bytes = log_bytes / 100 * u64::from(settings.dirty_hard_percent);
+        let highest = hard_bytes.saturating_sub(SLOWING_BYTES) / (log_bytes / 100).max(1);
+        let highest = u8::try_from(highest).expect("a percentage");
+        SetSettings { dirty_soft_percent: settings.dirty_soft_percent.max(highest), ..settings }
+    }
+}
+
 impl Default for SetSettings {
     /// A writer that never pauses comes to rest half way between the marks, and what is left from
     /// there is the size of windows: the lower the soft mark, the faster a full cache is in the
@@ -258,6 +275,23 @@ impl Default for VolumeSettings {
             origin_timeout_s: ORIGIN_TIMEOUT_S,
             share_min_percent: 0,
             share_max_percent: 100,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_log_takes_a_larger_burst() {
+        let soft = |gib: u64| SetSettings::for_log(gib << 30).dirty_soft_percent;
+        assert_eq!((soft(0), soft(1), soft(4)), (40, 40, 40));
+        // 2 GiB below nine tenths.
+        assert_eq!((soft(5), soft(8), soft(16), soft(64)), (50, 65, 77, 86));
+        for log_bytes in [0, 99, 1 << 20, 1 << 30, 1 << 34, 1 << 40, 1 << 50] {
+            let settings = SetSettings::for_log(log_bytes);
+            assert!(settings.are_valid(), "{log_bytes}: {settings:?}");
         }
     }
 }

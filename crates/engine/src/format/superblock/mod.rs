@@ -116,13 +116,14 @@ impl Superblock {
     #[must_use]
     pub fn new(set_id: SetId, geometry: Geometry, label: &str) -> Superblock {
         assert!(label.len() <= LABEL_BYTES_MAX);
+        let log_bytes = u64::from(geometry.segment_count) * u64::from(geometry.segment_bytes);
         Superblock {
             set_id,
             serial: 1,
             geometry,
             label: label.to_string(),
             next_volume_id: 1,
-            settings: SetSettings::default(),
+            settings: SetSettings::for_log(log_bytes),
             volumes: vec![None; VOLUMES_MAX],
             read_from: Place::SuperblockCopy,
         }
