@@ -10,6 +10,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("terabyte", include_str!("../../../bench/plans/terabyte.toml")),
     ("small-cache", include_str!("../../../bench/plans/small-cache.toml")),
     ("machines", include_str!("../../../bench/plans/machines.toml")),
+    ("kernel-caches", include_str!("../../../bench/plans/kernel-caches.toml")),
     ("peers", include_str!("../../../bench/plans/peers.toml")),
 ];
 

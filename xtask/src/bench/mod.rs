@@ -5,6 +5,7 @@
 //! known by their process ids; files and mounts are in folders of our own and go away with them.
 
 mod bounds;
+mod caches;
 mod contender;
 mod document;
 mod drain;
@@ -71,6 +72,8 @@ Examples:
   cargo xtask bench policies --only sampling            a part of that, only printed
   cargo xtask bench guest                               ublk and NBD by the kernel of a guest;
                                                         writes docs/guest-figures.md
+  cargo xtask bench caches                              bcache, dm-cache and dm-writecache beside
+                                                        forebay; writes docs/kernel-caches.md
   cargo xtask bench --resume                            goes on after an interruption
   cargo xtask bench --only engine --only recovery --json figures.json
   cargo xtask bench --dir /mnt/ssd --output ssd.md      files on another disk")]
@@ -119,6 +122,9 @@ enum Other {
     /// Hits over ublk, over the kernel's NBD client and on bare RAM disks, in a guest with a
     /// kernel of its own; writes docs/guest-figures.md
     Guest(guest::Options),
+    /// Caches of the kernel beside forebay over ublk, each in a guest; writes
+    /// docs/kernel-caches.md
+    Caches(caches::Options),
 }
 
 impl Options {
@@ -211,6 +217,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     match &options.other {
         Some(Other::Policies(options)) => return policies::run(options),
         Some(Other::Guest(options)) => return guest::run(options),
+        Some(Other::Caches(options)) => return caches::run(options),
         None => {}
     }
     let started = Instant::now();

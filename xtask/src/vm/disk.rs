@@ -19,8 +19,8 @@ pub(crate) struct Disk {
 pub(crate) enum Speed {
     /// As fast as this machine emulates it, which is some thousand requests a second.
     Memory,
-    /// As a slow disk, throttled by QEMU.
-    Slow { requests_per_second: u32, bytes_per_second: u64 },
+    /// Throttled by QEMU.
+    Throttled { requests_per_second: u32, bytes_per_second: u64 },
 }
 
 impl Disk {
@@ -45,7 +45,7 @@ impl Disk {
             "id={name},if=none,format=raw,cache=writeback,discard=unmap,file={}",
             path.display()
         );
-        if let Speed::Slow { requests_per_second, bytes_per_second } = self.speed {
+        if let Speed::Throttled { requests_per_second, bytes_per_second } = self.speed {
             drive.push_str(&format!(",throttling.iops-total={requests_per_second}"));
             drive.push_str(&format!(",throttling.bps-total={bytes_per_second}"));
         }
@@ -59,8 +59,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_slow_disk_is_throttled() {
-        let speed = Speed::Slow { requests_per_second: 250, bytes_per_second: 1_000_000 };
+    fn only_a_disk_with_rates_is_throttled() {
+        let speed = Speed::Throttled { requests_per_second: 250, bytes_per_second: 1_000_000 };
         let slow = Disk { name: "origin", bytes: 1 << 20, speed };
         let options = slow.options(Path::new("/x/origin"));
         assert!(

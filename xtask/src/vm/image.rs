@@ -14,6 +14,7 @@ use anyhow::{Context, ensure};
 
 use super::archive::Archive;
 use super::supplies::Supplies;
+use super::tools::Tools;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
 const PROGRAMS: [&str; 8] =
@@ -30,11 +31,13 @@ const SCRIPT_FOLDER: &str = "vm";
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 13] = [
+const SCRIPTS: [(&str, &str); 15] = [
     ("boot.sh", include_str!("../../vm/boot.sh")),
+    ("caches.sh", include_str!("../../vm/caches.sh")),
     ("commands", include_str!("../../vm/commands")),
     ("figures.sh", include_str!("../../vm/figures.sh")),
     ("fsx.sh", include_str!("../../vm/fsx.sh")),
+    ("kernel-caches.toml", include_str!("../../../bench/plans/kernel-caches.toml")),
     ("lib.sh", include_str!("../../vm/lib.sh")),
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),
@@ -53,18 +56,30 @@ const PROJECT: [(&str, &str); 3] = [
     ("dist/udev/60-forebay.rules", include_str!("../../../dist/udev/60-forebay.rules")),
 ];
 
-/// Writes the archive to `path`, with `forebay` as the program under test.
-pub(crate) fn write(path: &Path, supplies: &Supplies, forebay: &Path) -> anyhow::Result<()> {
+/// Writes the archive to `path`, with `forebay` as the program under test. Some guests have `tools`
+/// beside what all have.
+pub(crate) fn write(
+    path: &Path,
+    supplies: &Supplies,
+    forebay: &Path,
+    tools: Option<&Tools>,
+) -> anyhow::Result<()> {
     let mut contents = BTreeMap::new();
     let mut programs = vec![("forebay", stripped(forebay)?)];
-    for name in PROGRAMS {
-        let program = supplies.program(name)?;
-        programs.push((name, std::fs::read(&program)?));
-        for library in libraries(&program, supplies)? {
+    let mut add = |name: &'static str, program: &Path, places: &str| -> anyhow::Result<()> {
+        programs.push((name, std::fs::read(program)?));
+        for library in libraries(program, places)? {
             contents.insert(place_of(&library)?, std::fs::read(&library)?);
         }
+        Ok(())
+    };
+    for name in PROGRAMS {
+        add(name, &supplies.program(name)?, &supplies.library_path())?;
     }
-    for library in libraries(forebay, supplies)? {
+    for (name, program) in tools.map(Tools::programs).transpose()?.unwrap_or_default() {
+        add(name, &program, &tools.map(Tools::library_path).unwrap_or_default())?;
+    }
+    for library in libraries(forebay, "")? {
         contents.insert(place_of(&library)?, std::fs::read(&library)?);
     }
     contents.insert("bin/busybox".to_owned(), std::fs::read(supplies.program("busybox")?)?);
@@ -118,10 +133,10 @@ fn place_of(library: &Path) -> anyhow::Result<String> {
     Ok(format!("{folder}/{name}"))
 }
 
-/// Libraries of `program`, the loader included.
-fn libraries(program: &Path, supplies: &Supplies) -> anyhow::Result<Vec<PathBuf>> {
+/// Libraries of `program`, the loader included; `places` are folders to look in first.
+fn libraries(program: &Path, places: &str) -> anyhow::Result<Vec<PathBuf>> {
     let mut command = Command::new("ldd");
-    let output = command.arg(program).env("LD_LIBRARY_PATH", supplies.library_path()).output();
+    let output = command.arg(program).env("LD_LIBRARY_PATH", places).output();
     let output = output.context("cannot run ldd")?;
     ensure!(output.status.success(), "ldd cannot read {}", program.display());
     parse_libraries(&String::from_utf8_lossy(&output.stdout))

@@ -21,6 +21,7 @@ mod scenarios;
 mod sources;
 mod stage;
 mod supplies;
+mod tools;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,10 +29,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 
 pub(crate) use report::Report;
+use disk::{Disk, Speed};
 use scenarios::{Scenario, System};
 use stage::{Stage, Theatre};
 pub(crate) use supplies::Fetch;
 use supplies::Supplies;
+use tools::Tools;
 
 use crate::packages::{self, Install, Purpose};
 use crate::workspace::Workspace;
@@ -110,6 +113,60 @@ pub(crate) fn measure(
     guest.power_off()
 }
 
+/// Disks of a guest that measures caches. Both are throttled, since what is emulated is no faster
+/// than a few thousand requests a second: one to the other as a hard disk to an SSD of today.
+const CACHE_DISKS: &[Disk] = &[
+    Disk {
+        name: "origin",
+        bytes: 4 << 30,
+        speed: Speed::Throttled { requests_per_second: 120, bytes_per_second: 150_000_000 },
+    },
+    Disk {
+        name: "cache",
+        bytes: 768 << 20,
+        speed: Speed::Throttled { requests_per_second: 3000, bytes_per_second: 1_000_000_000 },
+    },
+    Disk { name: RESULTS, bytes: 64 << 20, speed: Speed::Memory },
+];
+const RESULTS: &str = "results";
+/// Beside what is measured: set-up, fio's start, and a boot on a busy machine.
+const CACHE_SECONDS_MORE: u64 = 240;
+
+/// Guests in which caches of the kernel, and forebay, are measured.
+pub(crate) struct CacheGuests(Theatre);
+
+impl CacheGuests {
+    const SCENARIO: Scenario = Scenario {
+        name: "caches",
+        about: "",
+        system: System::KernelCaches,
+        disks: CACHE_DISKS,
+        run: |_| Ok(()),
+    };
+
+    /// Builds the program, and gets all that the guests are made of.
+    pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<CacheGuests> {
+        build(workspace, &[&CacheGuests::SCENARIO], Effort::Short).map(CacheGuests)
+    }
+
+    /// The program, for what is done outside of guests.
+    pub(crate) fn forebay(&self) -> &Path {
+        &self.0.forebay
+    }
+
+    /// Boots a guest with fresh disks, and has it measure a target of the plan `kernel-caches`, with
+    /// phases of so many `seconds` if that is not zero. Results go into `folder`.
+    pub(crate) fn measure(&self, target: &str, seconds: u64, folder: &Path) -> anyhow::Result<()> {
+        let mut report = Report::default();
+        let mut stage = Stage::new(&self.0, &CacheGuests::SCENARIO, &mut report)?;
+        let mut guest = stage.boot()?;
+        let time_max = Duration::from_secs(seconds.max(300) + CACHE_SECONDS_MORE);
+        stage.script(&mut guest, &format!("caches.sh {target} {seconds}"), time_max)?;
+        guest.power_off()?;
+        tools::unpack_results(&stage.path_of(RESULTS), folder)
+    }
+}
+
 /// Builds the program, and gets all that guests are made of.
 fn build(workspace: &Workspace, chosen: &[&Scenario], effort: Effort) -> anyhow::Result<Theatre> {
     packages::prepare(Purpose::Guests, Install::IfPossible)?;
@@ -175,7 +232,9 @@ fn prepare(
     let supplies = Supplies::prepare(&folder, fetch)?;
     let image = tempfile::Builder::new().prefix("image-").tempfile_in(&folder);
     let image = image.context("cannot make the image")?.into_temp_path();
-    image::write(&image, &supplies, forebay)?;
+    let has_tools = chosen.iter().any(|scenario| scenario.system == System::KernelCaches);
+    let tools = has_tools.then(|| Tools::prepare(&folder)).transpose()?;
+    image::write(&image, &supplies, forebay, tools.as_ref())?;
     let root = if chosen.iter().any(|scenario| scenario.system == System::Systemd) {
         root::prepare(&folder, &supplies, fetch).map_err(|missing| format!("{missing:#}"))
     } else {

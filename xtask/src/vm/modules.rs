@@ -23,6 +23,10 @@ pub(crate) const NAMES: &[&str] = &[
     "9pnet_virtio",
     "dm-delay",
     "dm-flakey",
+    "dm-cache",
+    "dm-cache-smq",
+    "dm-writecache",
+    "bcache",
 ];
 /// What `depmod` wants to know of the kernel beside its modules.
 const BUILT_IN: [&str; 3] = ["modules.builtin", "modules.builtin.modinfo", "modules.order"];

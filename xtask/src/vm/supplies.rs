@@ -109,9 +109,14 @@ impl Supplies {
 
     /// Value of `LD_LIBRARY_PATH` for programs that were downloaded.
     pub(crate) fn library_path(&self) -> String {
-        let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
-        folders.map(|folder| self.tree.join(folder).display().to_string()).join(":")
+        library_path(&self.tree)
     }
+}
+
+/// Where programs that were unpacked into `tree` find their libraries.
+pub(crate) fn library_path(tree: &Path) -> String {
+    let folders = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
+    folders.map(|folder| tree.join(folder).display().to_string()).join(":")
 }
 
 /// The one kernel in `tree`.
@@ -154,7 +159,7 @@ fn newest_kernel(names: &str) -> Option<&str> {
 }
 
 /// Unpacks all packages into a fresh `tree`.
-fn unpack(archives: &Path, tree: &Path) -> anyhow::Result<()> {
+pub(crate) fn unpack(archives: &Path, tree: &Path) -> anyhow::Result<()> {
     if tree.exists() {
         std::fs::remove_dir_all(tree).context("cannot remove what was unpacked before")?;
     }

@@ -22,6 +22,7 @@ pub(crate) struct BenchArguments {
 pub(crate) enum BenchCommand {
     List(BenchListArguments),
     Run(BenchRunArguments),
+    Report(BenchReportArguments),
     Compare(BenchCompareArguments),
 }
 
@@ -80,6 +81,21 @@ pub(crate) struct BenchRunArguments {
     /// several times
     #[arg(long, value_name = "PATH")]
     pub(crate) overwrite: Vec<String>,
+    /// Print all figures as JSON instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Write the report of a folder of results anew, and show its table.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay bench report bench-zipf
+  forebay bench report bench-zipf --json")]
+pub(crate) struct BenchReportArguments {
+    /// Folder of the results
+    #[arg(value_name = "DIR")]
+    pub(crate) folder: PathBuf,
     /// Print all figures as JSON instead of a table
     #[arg(long)]
     pub(crate) json: bool,

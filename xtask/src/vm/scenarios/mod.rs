@@ -30,6 +30,8 @@ pub(crate) struct Scenario {
 pub(crate) enum System {
     /// The first file system alone, with busybox.
     Busybox,
+    /// The same with tools of the kernel's caches.
+    KernelCaches,
     /// A small system of the distribution with systemd, on a disk of its own that outlives boots.
     Systemd,
 }
@@ -54,5 +56,5 @@ const CACHE: Disk = Disk { name: "cache", bytes: 256 << 20, speed: Speed::Memory
 const ORIGIN: Disk = Disk {
     name: "origin",
     bytes: 512 << 20,
-    speed: Speed::Slow { requests_per_second: 500, bytes_per_second: 150_000_000 },
+    speed: Speed::Throttled { requests_per_second: 500, bytes_per_second: 150_000_000 },
 };
