@@ -112,8 +112,17 @@ impl Folder {
     pub fn open(path: &Path) -> Result<(Folder, Plan, Machine), FolderError> {
         let folder = Folder { path: path.to_owned() };
         let plan = Plan::read(&path.join(PLAN))?;
-        let machine = folder.read_json(MACHINE)?.unwrap_or_default();
+        let machine = folder.machine()?;
         Ok((folder, plan, machine))
+    }
+
+    /// Where its results were made, and when last; nothing is known if it does not say.
+    ///
+    /// # Errors
+    ///
+    /// If the file is there and cannot be read.
+    pub fn machine(&self) -> Result<Machine, FolderError> {
+        Ok(self.read_json(MACHINE)?.unwrap_or_default())
     }
 
     /// Where it is.

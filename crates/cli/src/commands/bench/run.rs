@@ -119,5 +119,7 @@ fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
     let summary = Summary::of(folder, plan)?;
     folder.write("figures.csv", report::csv(&summary).as_bytes())?;
     folder.write("report.md", report::table(&summary).as_bytes())?;
+    let page = report::html(&summary, plan, &folder.machine()?);
+    folder.write("report.html", page.as_bytes())?;
     Ok(summary)
 }
