@@ -1,5 +1,7 @@
 //! The columns that the tables for people have, and figures as they stand in them.
 
+use std::fmt;
+
 use crate::plan::Published;
 use crate::result::PERCENTILES;
 use crate::summary::{PhaseSummary, Spread};
@@ -28,8 +30,24 @@ pub(super) const HEADINGS: [&str; 13] = [
 const IOPS: usize = 1;
 const HITS: usize = 4;
 
-/// The figures of a phase; what there is no value of is empty.
-pub(super) fn cells(phase: &PhaseSummary) -> [String; HEADINGS.len()] {
+/// A figure as people read it; empty if there is none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cell {
+    /// The median.
+    pub(super) figure: String,
+    /// The smallest and the largest, if they are told apart.
+    pub(super) range: Option<String>,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.figure)?;
+        self.range.iter().try_for_each(|range| write!(f, " ({range})"))
+    }
+}
+
+/// The figures of a phase.
+pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
     let is_read = phase.read_us.iter().any(Option::is_some);
     let latencies = if is_read { &phase.read_us } else { &phase.write_us };
     let latency = |percent: f64| {
@@ -55,22 +73,20 @@ pub(super) fn cells(phase: &PhaseSummary) -> [String; HEADINGS.len()] {
 }
 
 /// What others published, in the same columns.
-pub(super) fn published_cells(published: &Published) -> [String; HEADINGS.len()] {
-    let mut cells = [const { String::new() }; HEADINGS.len()];
-    cells[IOPS] = published.iops.map_or_else(String::new, count);
-    cells[HITS] = published.hit_ratio.map_or_else(String::new, percent);
+pub(super) fn published_cells(published: &Published) -> [Cell; HEADINGS.len()] {
+    let single = |value| Spread::of(std::iter::once(value));
+    let mut cells: [Cell; HEADINGS.len()] = Default::default();
+    cells[IOPS] = cell(published.iops.and_then(single), count);
+    cells[HITS] = cell(published.hit_ratio.and_then(single), percent);
     cells
 }
 
-/// The median, and in parentheses the smallest and the largest if they are told apart.
-pub(super) fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> String {
-    match spread {
-        None => String::new(),
-        Some(Spread { median, min, max }) if text(min) == text(max) => text(median),
-        Some(Spread { median, min, max }) => {
-            format!("{} ({}–{})", text(median), text(min), text(max))
-        }
-    }
+/// The values of all repetitions, each written in this way.
+pub(super) fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> Cell {
+    let Some(spread) = spread else { return Cell::default() };
+    let (min, max) = (text(spread.min), text(spread.max));
+    let range = (min != max).then(|| format!("{min}–{max}"));
+    Cell { figure: text(spread.median), range }
 }
 
 /// A whole number, with commas between thousands.
@@ -107,10 +123,10 @@ mod tests {
         assert_eq!(count(1_234_567.4), "1,234,567");
         assert_eq!((count(999.0), count(0.2)), ("999".to_owned(), "0".to_owned()));
         let spread = Spread { median: 1000.0, min: 1000.2, max: 1000.3 };
-        assert_eq!(cell(Some(spread), count), "1,000");
+        assert_eq!(cell(Some(spread), count).to_string(), "1,000");
         let spread = Spread { median: 1000.0, min: 900.0, max: 1100.0 };
-        assert_eq!(cell(Some(spread), count), "1,000 (900–1,100)");
-        assert_eq!(cell(None, count), "");
+        assert_eq!(cell(Some(spread), count).to_string(), "1,000 (900–1,100)");
+        assert_eq!(cell(None, count).to_string(), "");
     }
 
     #[test]

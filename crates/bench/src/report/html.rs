@@ -14,7 +14,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::columns::{self, HEADINGS};
+use super::columns::{self, Cell, HEADINGS};
 use super::page::{self, escaped, filled, prose, script_safe};
 use super::{markdown, work};
 use crate::folder::Machine;
@@ -180,7 +180,7 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
     };
     let repeated = match summary.repetitions {
         1 => "",
-        _ => "Medians of the repetitions, and in parentheses the smallest and largest. ",
+        _ => "Medians of the repetitions, and below them the smallest and largest. ",
     };
     let parts = [
         ("{{page-style}}", page::STYLE.to_owned()),
@@ -235,31 +235,36 @@ fn data_phase(place: usize, phase: &PhaseSummary) -> DataPhase<'_> {
 fn clock_text(summary: &Summary) -> String {
     let of = |clock| {
         let targets = summary.targets.iter().filter(move |target| target.clock == Some(clock));
-        targets.map(|target| target.title.as_str()).collect::<Vec<_>>().join(", ")
+        targets.map(|target| target.title.as_str()).collect::<Vec<_>>().join("; ")
     };
     let (of_models, of_machine) = (of(Clock::Virtual), of(Clock::Real));
-    let text = match (of_models.is_empty(), of_machine.is_empty()) {
-        (true, true) => "<b>Nothing has been measured yet.</b>".to_owned(),
-        (false, true) => {
-            "<b>Virtual time.</b> All figures measured here are of models of devices, \
-                          and not of a machine."
-                .to_owned()
-        }
-        (true, false) => {
-            "<b>Real time.</b> All figures measured here are of the machine below.".to_owned()
-        }
-        (false, false) => format!(
-            "<b>Two clocks.</b> In <b>virtual</b> time, figures of models of devices: {}. In \
-             <b>real</b> time, figures of the machine below: {}.",
-            escaped(&of_models),
-            escaped(&of_machine)
+    let (class, text) = match (of_models.is_empty(), of_machine.is_empty()) {
+        (true, true) => ("none", "<b>Nothing has been measured yet.</b>".to_owned()),
+        (false, true) => (
+            Clock::Virtual.name(),
+            "<b>Virtual time.</b> All figures measured here are of models of devices, and not of \
+             a machine."
+                .to_owned(),
+        ),
+        (true, false) => (
+            Clock::Real.name(),
+            "<b>Real time.</b> All figures measured here are of the machine below.".to_owned(),
+        ),
+        (false, false) => (
+            "both",
+            format!(
+                "<b>Two clocks.</b> In <b>virtual</b> time, figures of models of devices: {}. In \
+                 <b>real</b> time, figures of the machine below: {}.",
+                escaped(&of_models),
+                escaped(&of_machine)
+            ),
         ),
     };
     let published = match summary.published.is_empty() {
         true => "",
         false => " Rows “as published” are what others measured on machines of theirs.",
     };
-    text + published
+    format!("<p class=\"clock {class}\">{text}{published}</p>")
 }
 
 /// Where and when.
@@ -309,12 +314,28 @@ fn targets(summary: &Summary, plan: &Plan) -> String {
             badge(target.clock),
             prose(&what),
         );
-        for why in &target.failures {
-            let _ = write!(html, "<p class=\"failed\">Failed: {}</p>", escaped(why));
+        for why in reasons(target) {
+            let _ = write!(html, "<p class=\"failed\">Failed: {}</p>", escaped(&why));
         }
         html.push_str("</div></li>");
     }
     html
+}
+
+/// Why repetitions failed; what several have in common stands once.
+fn reasons(target: &TargetSummary) -> Vec<String> {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for why in &target.failures {
+        match counts.iter_mut().find(|(known, _)| known == why) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((why, 1)),
+        }
+    }
+    let text = |(why, count): (&str, usize)| match count {
+        1 => why.to_owned(),
+        _ => format!("{why} ({count} repetitions)"),
+    };
+    counts.into_iter().map(text).collect()
 }
 
 fn headings() -> String {
@@ -340,8 +361,8 @@ fn rows(summary: &Summary, shown: &[ShownPhase<'_>]) -> String {
             );
         }
         let begin = format!("<th scope=\"row\">{title}</th>");
-        for why in &target.failures {
-            let why = escaped(why);
+        for why in reasons(target) {
+            let why = escaped(&why);
             let _ = write!(
                 html,
                 "<tr class=\"failed\">{begin}<td colspan=\"{}\">failed: {why}</td></tr>",
@@ -372,7 +393,7 @@ fn row(
     title: &str,
     phase: &str,
     clock: Option<Clock>,
-    cells: &[String],
+    cells: &[Cell],
 ) {
     let _ = write!(
         html,
@@ -380,7 +401,10 @@ fn row(
         badge(clock)
     );
     for cell in cells {
-        let _ = write!(html, "<td>{}</td>", escaped(cell));
+        let range = cell.range.as_ref();
+        let range =
+            range.map_or_else(String::new, |range| format!("<small>{}</small>", prose(range)));
+        let _ = write!(html, "<td>{}{range}</td>", prose(&cell.figure));
     }
     html.push_str("</tr>");
 }

@@ -1,6 +1,6 @@
 //! Tables that can be pasted where Markdown is read.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use super::columns::{self, HEADINGS, cell, count, ratio};
 use crate::compare::{Change, Verdict};
@@ -46,10 +46,10 @@ fn published_row(text: &mut String, published: &Published) {
     row(text, &in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
 }
 
-fn row(text: &mut String, target: &str, phase: &str, clock: &str, cells: &[impl AsRef<str>]) {
+fn row(text: &mut String, target: &str, phase: &str, clock: &str, cells: &[impl Display]) {
     let _ = write!(text, "| {target} | {phase} | {clock} |");
     for cell in cells {
-        let _ = write!(text, " {} |", cell.as_ref());
+        let _ = write!(text, " {cell} |");
     }
     text.push('\n');
 }
@@ -90,7 +90,7 @@ fn figure(spread: Spread) -> String {
     let text = |value: f64| {
         if decimals == 0 { count(value) } else { format!("{value:.decimals$}") }
     };
-    cell(Some(spread), text)
+    cell(Some(spread), text).to_string()
 }
 
 #[cfg(test)]

@@ -73,13 +73,17 @@ const page = (() => {
     return found.slice(first, Math.max(end, first + 1) + 1);
   };
 
-  // Where round times lie on an axis from 0 to `end`, and their texts.
-  const spanTicks = (end, units, text) => {
+  // Where round values lie on an axis from 0 to `end`, in units of which there are two at least, and
+  // their texts.
+  const unitTicks = (end, units, text) => {
     const unit = units.filter((unit) => end / unit >= 2).pop() || units[0];
-    return ticks(end / unit, 10).map((value) => value * unit)
-      .filter((value) => value <= end * 1.0001).map((value) => [value / end, text(value)]);
+    return ticks(end / unit, 10).filter((value) => value * unit <= end * 1.0001)
+      .map((value) => [value * unit / end, text(value, unit)]);
   };
-  const timeTicks = (end) => spanTicks(end, [1, 60, 3600, 86400], span);
+  const SPANS = { 1: "s", 60: "min", 3600: "h", 86400: "days" };
+  const timeTicks = (end) => unitTicks(end, Object.keys(SPANS).map(Number), (value, unit) =>
+    value === 0 ? "0" : `${+value.toFixed(1)} ${SPANS[unit]}`);
+  const countTicks = (end) => unitTicks(end, [1], thousands);
 
   // Shapes around 0,0 that are told apart without colour.
   const MARKERS = [
@@ -111,20 +115,24 @@ const page = (() => {
     return Array.from({ length: groups }, (_, group) => [
       Math.floor(group * count / groups), Math.floor((group + 1) * count / groups)]);
   };
-  // The smallest and the largest value of a group, in the order in which they come, so that no dip
-  // and no peak is lost; null if there is none.
-  const extremes = (values, [from, to]) => {
-    let [low, high] = [-1, -1];
+  // Of a group: where its smallest and its largest value are, in their order, these, and the mean;
+  // null if there is no value.
+  const digest = (values, [from, to]) => {
+    let [low, high, sum, count] = [-1, -1, 0, 0];
     for (let index = from; index < to; index += 1) {
       const value = values[index];
       if (value === null || value === undefined) continue;
+      sum += value;
+      count += 1;
       if (low < 0 || value < values[low]) low = index;
       if (high < 0 || value > values[high]) high = index;
     }
     if (low < 0) return null;
     const places = low === high ? [low] : [Math.min(low, high), Math.max(low, high)];
-    return { places, low: values[low], high: values[high] };
+    return { places, low: values[low], high: values[high], mean: sum / count };
   };
+
+  const middle = ([from, to]) => Math.floor((from + to - 1) / 2);
 
   // Width of charts while the page is printed: that of the paper, whatever the window's is.
   const PRINT_WIDTH = { wide: 680, half: 330 };
@@ -211,27 +219,31 @@ const page = (() => {
   const MARKERS_OF_A_LINE = 6;
   const lines = (plot, shown, layout, groups) => {
     const { x, y } = layout;
+    const few = groups.length <= POINTS_MARKED;
+    const middles = groups.map((group) => x(middle(group)));
+    const path = (points) => points.map(([at, value], index) =>
+      `${index > 0 ? "L" : "M"}${at.toFixed(1)},${y(value).toFixed(1)}`).join("");
     shown.forEach((series, place) => {
-      const found = groups.map((group) => extremes(series.values, group));
-      let path = "";
-      found.forEach((group) => (group ? group.places : []).forEach((index) => {
-        const point = `${x(index).toFixed(1)},${y(series.values[index]).toFixed(1)}`;
-        path += `${path ? "L" : "M"}${point}`;
-      }));
-      const line = { d: path, class: groups.length > 120 ? "line dense" : "line",
-        stroke: series.color };
+      const found = groups.map((group) => digest(series.values, group));
+      // Where a group has several values, all between the smallest and the largest is there in pale,
+      // so that no dip and no peak is lost, and the line is the mean.
+      if (found.some((group) => group && group.places.length > 1)) {
+        const points = found.flatMap((group) => (group ? group.places : [])
+          .map((index) => [x(index), series.values[index]]));
+        element("path", { d: path(points), class: "range", stroke: series.color }, plot);
+      }
+      const means = found.flatMap((group, number) =>
+        group ? [[middles[number], group.mean]] : []);
+      const line = { d: path(means), class: "line", stroke: series.color };
       if (series.dashed) line["stroke-dasharray"] = "5 4";
       element("path", line, plot);
-      const few = groups.length <= POINTS_MARKED;
       if (!few && series.marker === undefined) return;
       const step = few ? 1 : groups.length / MARKERS_OF_A_LINE;
       // Those of several lines do not lie one upon the other.
       const first = few ? 0 : step * (place + 0.5) / shown.length;
       for (let at = first; at < groups.length; at += step) {
         const group = found[Math.floor(at)];
-        if (!group) continue;
-        const index = group.places[0];
-        marker(series, x(index), y(series.values[index]), plot);
+        if (group) marker(series, middles[Math.floor(at)], y(group.mean), plot);
       }
     });
   };
@@ -240,7 +252,6 @@ const page = (() => {
   const pointing = (holder, svg, shown, layout, groups, options) => {
     const { width, height, left, top, inner, where, x } = layout;
     const cursor = element("line", { y1: top, y2: top + inner.height, class: "cursor" }, svg);
-    const middle = ([from, to]) => Math.floor((from + to - 1) / 2);
     const place = (index) => {
       cursor.setAttribute("x1", x(index));
       cursor.setAttribute("x2", x(index));
@@ -264,10 +275,11 @@ const page = (() => {
       const [first, last] = [labels[group[0]], labels[group[1] - 1]];
       html("strong", tip, first === last ? first : `${first} to ${last}`);
       for (const series of shown) {
-        const found = extremes(series.values, group);
-        const [low, high] = found ? [options.format(found.low), options.format(found.high)]
-          : ["–", "–"];
-        html("div", tip, `${series.name}: ${low === high ? low : `${low} to ${high}`}`);
+        const found = digest(series.values, group);
+        const [mean, low, high] = found
+          ? [found.mean, found.low, found.high].map(options.format) : ["–", "–", "–"];
+        const text = low === high ? mean : `${mean} (${low} to ${high})`;
+        html("div", tip, `${series.name}: ${text}`);
       }
       tip.hidden = false;
       const scale = svg.getBoundingClientRect().width / width;
@@ -365,5 +377,5 @@ const page = (() => {
   };
 
   return { data, byId, number, percent, wholePercent, scaled, thousands, bytes, micros, times, span,
-    element, html, spanTicks, timeTicks, marker, chart, keepDrawn };
+    element, html, timeTicks, countTicks, marker, chart, keepDrawn };
 })();

@@ -70,19 +70,23 @@
     }
   };
 
-  // Targets that do another phase, and only that one, stand beside: a bare device that is measured
-  // for a minute while caches take half an hour.
-  const beside = () => targets.flatMap((target, index) => {
-    const [phase] = target.phases;
-    if (target.phases.length !== 1 || phase.place === shownPhase) return [];
+  // What a figure of a target is drawn from: the chosen phase. A rate may be of another phase, if it
+  // is the only one of its target, which is said: a bare device that is measured for a minute stands
+  // beside caches that take half an hour.
+  const RATES = ["iops", "first_iops", "last_iops"];
+  const barRows = (field) => targets.flatMap((target, index) => {
+    const only = target.phases.length === 1 && RATES.includes(field) ? target.phases[0] : undefined;
+    const phase = target.phases.find((phase) => phase.place === shownPhase) || only;
+    if (!phase || !phase[field]) return [];
     const series = look(index);
-    return [{ ...series, note: `${series.note}; ${phases[phase.place].name}`, phase }];
+    const note = phase.place === shownPhase ? series.note
+      : `${series.note}; ${phases[phase.place].name}`;
+    return [{ ...series, note, spread: phase[field] }];
   });
-  const barRows = (field) => [...measured(), ...beside()]
-    .filter((series) => series.phase[field])
-    .map((series) => ({ ...series, spread: series.phase[field] }));
+  const publishedNote = ({ remark }) =>
+    remark ? `as published, ${remark.replace(/^\((.*)\)$/, "$1")}` : "as published";
   const publishedRows = (field) => published.filter((row) => row[field] !== null)
-    .map((row) => ({ name: row.title, note: `as published ${row.remark}`.trim(), value: row[field] }));
+    .map((row) => ({ name: row.title, note: publishedNote(row), value: row[field] }));
 
   const drawBars = () => {
     bars(byId("bars-iops"), [...barRows("iops"), ...publishedRows("iops")], number);

@@ -196,6 +196,20 @@ fn a_date_that_there_is_not_is_left_out() {
 }
 
 #[test]
+fn a_reason_of_several_repetitions_stands_once() {
+    let failures = ["no device", "full", "no device"].map(str::to_owned).to_vec();
+    let target = TargetSummary {
+        name: String::new(),
+        title: String::new(),
+        clock: None,
+        measured: 0,
+        failures,
+        phases: Vec::new(),
+    };
+    assert_eq!(reasons(&target), ["no device (2 repetitions)", "full"]);
+}
+
+#[test]
 fn two_clocks_are_told_apart() {
     let target = |title: &str, clock| TargetSummary {
         name: title.to_owned(),

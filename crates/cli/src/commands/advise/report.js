@@ -1,6 +1,6 @@
 (() => {
-  const { data, byId, number, percent, thousands, bytes, micros, times, span, html, spanTicks,
-    chart, keepDrawn } = page;
+  const { data, byId, number, percent, thousands, bytes, micros, times, span, html, timeTicks,
+    countTicks, chart, keepDrawn } = page;
 
   const figures = (list, pairs) => {
     list.replaceChildren();
@@ -133,7 +133,7 @@
     const position = isTime ? span : (count) => `${number(count)} requests`;
     const labels = windows.map((window) => position(window.start));
     const tipLabels = windows.map((window) => `from ${position(window.start)}`);
-    const xTicks = spanTicks(end, isTime ? [1, 60, 3600, 86400] : [1], isTime ? span : thousands);
+    const xTicks = isTime ? timeTicks(end) : countTicks(end);
     const at = windows.map((_, index) => (index + 0.5) / windows.length);
     const common = { labels, tipLabels, at, xTicks };
     const set = [
