@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::columns::{self, Cell, HEADINGS};
-use super::page::{self, escaped, filled, prose, script_safe};
+use super::page::{Content, escaped, filled, prose};
 use super::{markdown, work};
 use crate::folder::Machine;
 use crate::plan::{Clock, Plan, Published};
@@ -183,11 +183,6 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
         _ => "Medians of the repetitions, and below them the smallest and largest. ",
     };
     let parts = [
-        ("{{page-style}}", page::STYLE.to_owned()),
-        ("{{style}}", STYLE.to_owned()),
-        ("{{page-script}}", page::SCRIPT.to_owned()),
-        ("{{script}}", SCRIPT.to_owned()),
-        ("{{data}}", script_safe(&json)),
         ("{{title}}", escaped(&summary.about)),
         ("{{source}}", source),
         ("{{clock}}", clock_text(summary)),
@@ -198,9 +193,17 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
         ("{{repeated}}", repeated.to_owned()),
         ("{{first-seconds}}", FIRST_SECONDS.to_string()),
         ("{{phases}}", phases_text(&shown)),
-        ("{{version}}", escaped(&machine.version)),
     ];
-    filled(TEMPLATE, &parts)
+    Content {
+        title: &summary.about,
+        body: &filled(TEMPLATE, &parts),
+        style: STYLE,
+        script: SCRIPT,
+        data: &json,
+        without_script: "Charts need JavaScript; the table does not.",
+        version: &machine.version,
+    }
+    .page()
 }
 
 fn data_target<'a>(target: &'a TargetSummary, shown: &[ShownPhase<'_>]) -> DataTarget<'a> {

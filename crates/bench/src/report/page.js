@@ -365,9 +365,11 @@ const page = (() => {
     axes(svg, options, layout, marks, tickText);
     chartCount += 1;
     const clip = element("clipPath", { id: `clip-${chartCount}` }, svg);
-    // Markers at the edge are whole; a line at the top is.
-    element("rect", { x: left - 5, y: top - 2, width: inner.width + 10, height: inner.height + 7 },
-      clip);
+    // What is beyond the axis is cut off; markers on its edges are whole.
+    const [, most] = ends(all);
+    const above = most > marks[marks.length - 1] ? 0 : 6;
+    element("rect", { x: left - 5, y: top - above, width: inner.width + 10,
+      height: inner.height + above + 6 }, clip);
     const plot = element("g", { "clip-path": `url(#clip-${chartCount})` }, svg);
     if (options.bars) bars(plot, shown, layout);
     else lines(plot, shown, layout, groups);

@@ -1,18 +1,56 @@
 //! What pages of ours are made of: one file each, with everything in it.
 //!
-//! A page is a template with named places. Data is in it as JSON, from which a script draws; text
-//! and tables are there without it, too. `page.css` and `page.js` beside this file are what all
-//! pages have in common: colours, layout, numbers for people, and charts.
+//! A page is made of templates with named places. Data is in it as JSON, from which a script draws; text
+//! and tables are there without it, too. `page.html`, `page.css` and `page.js` beside this file are
+//! what all pages have in common: colours, layout, numbers for people, and charts.
 //!
 //! Invariants:
 //! - What somebody else chose (names of files, titles, remarks) goes through [`escaped`] into
-//!   markup and through [`script_safe`] into a script, and is text there.
+//!   markup, and as JSON, without a character that means something in markup, into a script. It is
+//!   text there.
 //! - A page refers to nothing outside itself.
 
-/// The style that all pages begin with.
-pub const STYLE: &str = include_str!("page.css");
-/// The script that all pages begin with; what it has is in `page`.
-pub const SCRIPT: &str = include_str!("page.js");
+const TEMPLATE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// What a page has of its own.
+#[derive(Clone, Copy, Debug)]
+pub struct Content<'a> {
+    /// What its window is called, as plain text.
+    pub title: &'a str,
+    /// Markup below the beginning of the page.
+    pub body: &'a str,
+    /// Rules that come after those of all pages.
+    pub style: &'a str,
+    /// Runs after the script of all pages, which leaves what it has in `page`.
+    pub script: &'a str,
+    /// JSON, in `page.data`.
+    pub data: &'a str,
+    /// What is missing where no script runs, as markup.
+    pub without_script: &'a str,
+    /// The version of forebay that the page is of.
+    pub version: &'a str,
+}
+
+impl Content<'_> {
+    /// The whole page.
+    #[must_use]
+    pub fn page(&self) -> String {
+        let parts = [
+            ("{{title}}", escaped(self.title)),
+            ("{{page-style}}", STYLE.to_owned()),
+            ("{{style}}", self.style.to_owned()),
+            ("{{body}}", self.body.to_owned()),
+            ("{{version}}", escaped(self.version)),
+            ("{{without-script}}", self.without_script.to_owned()),
+            ("{{data}}", script_safe(self.data)),
+            ("{{page-script}}", SCRIPT.to_owned()),
+            ("{{script}}", self.script.to_owned()),
+        ];
+        filled(TEMPLATE, &parts)
+    }
+}
 
 /// Puts the parts in their places, which are written `{{name}}`. What a part holds is not looked at
 /// again.
@@ -72,8 +110,7 @@ pub fn prose(text: &str) -> String {
 
 /// JSON as it may stand in a `script` element: nothing in it can end the element or begin a
 /// comment.
-#[must_use]
-pub fn script_safe(json: &str) -> String {
+fn script_safe(json: &str) -> String {
     json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }
 
@@ -122,7 +159,9 @@ mod tests {
 
     #[test]
     fn what_all_pages_have_loads_nothing_from_elsewhere() {
-        assert_eq!((first_load(STYLE), first_load(SCRIPT)), (None, None));
+        for text in [TEMPLATE, STYLE, SCRIPT] {
+            assert_eq!(first_load(text), None);
+        }
         assert_eq!(first_load("a\n<img src=\"x\">\nurl(y)"), Some("src=\"x\">"));
         assert_eq!(first_load("a { clip-path: url(#clip); }"), None);
     }

@@ -113,15 +113,10 @@ mod tests {
     const PLAN: &str = r#"
         about = "a test"
         clock = "virtual"
-        [[device]]
-        name = "disk"
-        preset = "hdd"
-        size = "1T"
-        queue_depth = 1
-        [[device]]
-        name = "ssd"
-        preset = "nvme_ssd"
-        size = "64G"
+        device = [
+            { name = "disk", preset = "hdd", size = "1T", queue_depth = 1 },
+            { name = "ssd", preset = "nvme_ssd", size = "64G" },
+        ]
         [[target]]
         name = "bare"
         device = "disk"

@@ -1,5 +1,6 @@
 use super::*;
 use crate::folder::Folder;
+use crate::report::page::first_load;
 use crate::virtual_time;
 
 /// Two phases of the same name, of different targets, and one that only the cache does.
@@ -8,15 +9,10 @@ const PLAN: &str = r#"
     source = "somebody's \"<img src=x>\""
     clock = "virtual"
     repetitions = 2
-    [[device]]
-    name = "disk"
-    preset = "hdd"
-    size = "4G"
-    at = 0
-    [[device]]
-    name = "ssd"
-    preset = "sata_ssd"
-    size = "1G"
+    device = [
+        { name = "disk", preset = "hdd", size = "4G", at = 0 },
+        { name = "ssd", preset = "sata_ssd", size = "1G" },
+    ]
     [[target]]
     name = "bare"
     title = "SSD <alone>"
@@ -32,32 +28,17 @@ const PLAN: &str = r#"
     name = "run"
     only = ["cached"]
     seconds = 2
-    [[phase.job]]
-    name = "a"
-    work = "write"
-    pattern = "uniform"
-    size = "16M"
-    depth = 8
+    job = [{ name = "a", work = "write", pattern = "uniform", size = "16M", depth = 8 }]
     [[phase]]
     name = "run"
     only = ["bare", "later"]
     seconds = 1
-    [[phase.job]]
-    name = "a"
-    work = "write"
-    pattern = "uniform"
-    size = "16M"
-    depth = 8
+    job = [{ name = "a", work = "write", pattern = "uniform", size = "16M", depth = 8 }]
     [[phase]]
     name = "again"
     only = ["cached"]
     seconds = 1
-    [[phase.job]]
-    name = "a"
-    work = "read"
-    pattern = "uniform"
-    size = "16M"
-    depth = 8
+    job = [{ name = "a", work = "read", pattern = "uniform", size = "16M", depth = 8 }]
     [[published]]
     title = "other </script>"
     iops = 1500
@@ -133,7 +114,7 @@ fn what_somebody_chose_is_text() {
 #[test]
 fn a_page_refers_to_nothing_outside_itself() {
     for text in [TEMPLATE, STYLE, SCRIPT] {
-        assert_eq!(page::first_load(text), None);
+        assert_eq!(first_load(text), None);
     }
     let page = page_of(&[], &[]);
     for word in ["http:", "https:"] {
