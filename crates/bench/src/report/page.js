@@ -258,7 +258,6 @@ const page = (() => {
       cursor.style.display = "";
     };
     const tip = html("div", holder, undefined, "tip");
-    tip.setAttribute("aria-live", "polite");
     const hide = () => {
       tip.hidden = true;
       if (options.cursor === undefined) cursor.style.display = "none";
@@ -300,8 +299,12 @@ const page = (() => {
       return best;
     };
     const zone = element("rect", { x: left, y: 0, width: inner.width, height, class: "zone" }, svg);
-    zone.addEventListener("pointermove", (event) => show(groupAt(event)));
-    zone.addEventListener("pointerdown", (event) => show(groupAt(event)));
+    const point = (event) => {
+      tip.removeAttribute("aria-live");
+      show(groupAt(event));
+    };
+    zone.addEventListener("pointermove", point);
+    zone.addEventListener("pointerdown", point);
     // A finger that is lifted leaves, too; what it tapped stays until something else is tapped.
     zone.addEventListener("pointerleave", (event) => {
       if (event.pointerType === "mouse") hide();
@@ -315,6 +318,8 @@ const page = (() => {
       const begin = current < 0 ? groups.length - 1 : current;
       const to = { ArrowLeft: begin - 1, ArrowRight: current + 1, PageUp: begin - leap,
         PageDown: current + leap, Home: 0, End: groups.length - 1 }[event.key];
+      // Said aloud only here: a pointer passes many values by.
+      tip.setAttribute("aria-live", "polite");
       if (to !== undefined) show(to);
       else if (event.key === "Escape") hide();
       else if (event.key === "Enter" && options.pick && current >= 0) {

@@ -119,11 +119,14 @@
       });
       return { ...one, values };
     });
-    const most = options.isLow ? Math.max(0, ...lined.map((one) =>
-      one.values.reduce((most, value) => Math.max(most, value || 0), 0))) / 10 : options.top;
-    chart(byId(id), { empty: "The phase is too short: there is no sample.", ...options,
-      labels: seconds.map(clockTime), at: seconds.map((second) => second / end),
-      xTicks: timeTicks(end), series: lined, top: most || undefined });
+    const all = lined.flatMap((one) => one.values).filter((value) => value !== null);
+    const largest = all.reduce((most, value) => Math.max(most, value), 0);
+    const top = options.isLow ? largest / 10 : options.top;
+    const isAbove = options.isLow && all.every((value) => value > top);
+    chart(byId(id), { empty: isAbove && all.length > 0 ? "No target is ever in the lowest tenth."
+      : "The phase is too short: there is no sample.", ...options,
+    labels: seconds.map(clockTime), at: seconds.map((second) => second / end),
+    xTicks: timeTicks(end), series: isAbove ? [] : lined, top: top || undefined });
   };
   const clockTime = (second) => {
     const [hours, minutes] = [Math.floor(second / 3600), Math.floor(second / 60) % 60];
