@@ -228,7 +228,7 @@
     } catch {
       done = copyOld(data.markdown);
     }
-    byId("copied").textContent = done ? "Copied." : "The browser does not allow it.";
+    byId("copied").textContent = done ? "Copied." : "The browser does not allow it; report.md is the same.";
   });
 
   keepDrawn(draw);
