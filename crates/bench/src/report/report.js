@@ -228,7 +228,8 @@
     } catch {
       done = copyOld(data.markdown);
     }
-    byId("copied").textContent = done ? "Copied." : "The browser does not allow it; report.md is the same.";
+    byId("copied").textContent = done ? "Copied."
+      : "The browser does not allow it; report.md is the same.";
   });
 
   keepDrawn(draw);
