@@ -73,8 +73,8 @@ const page = (() => {
     return found.slice(first, Math.max(end, first + 1) + 1);
   };
 
-  // Where round values lie on an axis from 0 to `end`, in units of which there are two at least, and
-  // their texts.
+  // Where round values lie on an axis from 0 to `end`, in units of which there are two at least,
+  // and their texts.
   const unitTicks = (end, units, text) => {
     const unit = units.filter((unit) => end / unit >= 2).pop() || units[0];
     return ticks(end / unit, 10).filter((value) => value * unit <= end * 1.0001)
@@ -225,8 +225,8 @@ const page = (() => {
       `${index > 0 ? "L" : "M"}${at.toFixed(1)},${y(value).toFixed(1)}`).join("");
     shown.forEach((series, place) => {
       const found = groups.map((group) => digest(series.values, group));
-      // Where a group has several values, all between the smallest and the largest is there in pale,
-      // so that no dip and no peak is lost, and the line is the mean.
+      // Where a group has several values, all between the smallest and the largest is there in
+      // pale, so that no dip and no peak is lost, and the line is the mean.
       if (found.some((group) => group && group.places.length > 1)) {
         const points = found.flatMap((group) => (group ? group.places : [])
           .map((index) => [x(index), series.values[index]]));

@@ -1,8 +1,8 @@
 //! What pages of ours are made of: one file each, with everything in it.
 //!
-//! A page is made of templates with named places. Data is in it as JSON, from which a script draws; text
-//! and tables are there without it, too. `page.html`, `page.css` and `page.js` beside this file are
-//! what all pages have in common: colours, layout, numbers for people, and charts.
+//! A page is made of templates with named places. Data is in it as JSON, from which a script
+//! draws; text and tables are there without it, too. `page.html`, `page.css` and `page.js` beside
+//! this file are what all pages have in common: colours, layout, numbers for people, and charts.
 //!
 //! Invariants:
 //! - What somebody else chose (names of files, titles, remarks) goes through [`escaped`] into

@@ -1,6 +1,6 @@
 (() => {
-  const { data, byId, number, wholePercent, thousands, bytes, micros, span, html, element, timeTicks,
-    marker, chart, keepDrawn } = page;
+  const { data, byId, number, wholePercent, thousands, bytes, micros, span, html, element,
+    timeTicks, marker, chart, keepDrawn } = page;
   const { phases, targets, published, percentiles } = data;
 
   // A target looks the same everywhere: colour, marker, and dashes when the colours begin again.
@@ -70,9 +70,9 @@
     }
   };
 
-  // What a figure of a target is drawn from: the chosen phase. A rate may be of another phase, if it
-  // is the only one of its target, which is said: a bare device that is measured for a minute stands
-  // beside caches that take half an hour.
+  // What a figure of a target is drawn from: the chosen phase. A rate may be of another phase, if
+  // it is the only one of its target, which is said: a bare device that is measured for a minute
+  // stands beside caches that take half an hour.
   const RATES = ["iops", "first_iops", "last_iops"];
   const barRows = (field) => targets.flatMap((target, index) => {
     const only = target.phases.length === 1 && RATES.includes(field) ? target.phases[0] : undefined;
@@ -131,7 +131,7 @@
   const clockTime = (second) => {
     const [hours, minutes] = [Math.floor(second / 3600), Math.floor(second / 60) % 60];
     const words = [[hours, "h"], [minutes, "min"], [second % 60, "s"]];
-    return words.filter(([count]) => count > 0).map(([count, unit]) => `${count} ${unit}`).join(" ");
+    return words.filter(([count]) => count > 0).map((word) => word.join(" ")).join(" ");
   };
 
   const drawIops = () => {
