@@ -111,15 +111,38 @@ impl Folder {
     /// If it has none that this version can read.
     pub fn open(path: &Path) -> Result<(Folder, Plan, Machine), FolderError> {
         let folder = Folder { path: path.to_owned() };
-        let plan = Plan::read(&path.join(PLAN))?;
-        let machine = folder.read_json(MACHINE)?.unwrap_or_default();
+        let mut plan = Plan::read(&path.join(PLAN))?;
+        // It may have been run more often than it says.
+        while folder.has_repetition(&plan, plan.repetitions + 1)? {
+            plan.repetitions += 1;
+        }
+        let machine = folder.machine()?;
         Ok((folder, plan, machine))
+    }
+
+    /// Where its results were made, and when last; nothing is known if it does not say.
+    ///
+    /// # Errors
+    ///
+    /// If the file is there and cannot be read.
+    pub fn machine(&self) -> Result<Machine, FolderError> {
+        Ok(self.read_json(MACHINE)?.unwrap_or_default())
     }
 
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether any target was tried so often.
+    fn has_repetition(&self, plan: &Plan, repetition: u32) -> Result<bool, FolderError> {
+        for target in &plan.targets {
+            if self.outcome(target, repetition)? != Outcome::Missing {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// What became of one repetition of a target.

@@ -18,7 +18,8 @@ use crate::block_devices::FrontEndKind;
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
 pub(crate) use bench::{
-    BenchArguments, BenchCommand, BenchCompareArguments, BenchListArguments, BenchRunArguments,
+    BenchArguments, BenchCommand, BenchCompareArguments, BenchListArguments, BenchReportArguments,
+    BenchRunArguments,
 };
 
 /// Where `serve` keeps the host state files unless told otherwise.

@@ -17,9 +17,9 @@ use super::document::verdicts;
 use super::interrupt;
 use super::machine::Machine;
 use super::spread::Spread;
+use crate::Outcome;
 use crate::vm::CacheGuests;
 use crate::workspace::Workspace;
-use crate::{Outcome, process};
 
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/kernel-caches.md";
@@ -193,8 +193,7 @@ fn judge(rounds: &Rounds) -> Vec<Bound> {
         ("forebay-junk", &["dm-cache-junk"]),
         ("forebay-writes", &["bcache-writes", "dm-cache-writes", "dm-writecache-writes"]),
     ];
-    let spells: [(&str, Figure); 3] =
-        [("all", mean), ("first 10 s", first), ("last 10 s", last)];
+    let spells: [(&str, Figure); 3] = [("all", mean), ("first 10 s", first), ("last 10 s", last)];
     let mut bounds = Vec::new();
     for (ours, theirs) in kernel {
         let slow = if ours.ends_with("writes") { "slow-writes" } else { "slow-reads" };
@@ -273,10 +272,16 @@ mod tests {
         ]);
         let bounds = judge(&rounds);
         let best = "over those of the best";
-        assert_eq!(verdict(&bounds, &format!("forebay-writes, first 10 s: IOPS, {best}")), "**missed**");
+        assert_eq!(
+            verdict(&bounds, &format!("forebay-writes, first 10 s: IOPS, {best}")),
+            "**missed**"
+        );
         assert_eq!(verdict(&bounds, &format!("forebay-writes, last 10 s: IOPS, {best}")), "met");
         let slow = "over those of the slow";
-        assert_eq!(verdict(&bounds, &format!("forebay-writes, last 10 s: IOPS, {slow}")), "**missed**");
+        assert_eq!(
+            verdict(&bounds, &format!("forebay-writes, last 10 s: IOPS, {slow}")),
+            "**missed**"
+        );
         assert_eq!(verdict(&bounds, &format!("forebay-writes, first 10 s: IOPS, {slow}")), "met");
         assert_eq!(verdict(&bounds, "forebay-reads, all"), "not measured");
     }

@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 
-pub(crate) use report::Report;
 use disk::{Disk, Speed};
+pub(crate) use report::Report;
 use scenarios::{Scenario, System};
 use stage::{Stage, Theatre};
 pub(crate) use supplies::Fetch;

@@ -1,14 +1,11 @@
 //! Tables that can be pasted where Markdown is read.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
+use super::columns::{self, HEADINGS, cell, count, ratio};
 use crate::compare::{Change, Verdict};
-use crate::plan::Clock;
-use crate::result::PERCENTILES;
-use crate::summary::{PhaseSummary, Spread, Summary};
-
-/// Percentiles that the table has; those of writes where nothing was read.
-const SHOWN_PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
+use crate::plan::{Clock, Published};
+use crate::summary::{Spread, Summary};
 
 /// The main figures of all targets, a row for each phase, then what others published.
 #[must_use]
@@ -17,29 +14,22 @@ pub fn table(summary: &Summary) -> String {
     if !summary.source.is_empty() {
         let _ = writeln!(text, "{}\n", summary.source);
     }
-    text.push_str(
-        "| target | phase | clock | s | IOPS | first 30 s | last tenth | hits | p50 us | p90 us \
-         | p99 us | fairness | origin | SSD written | CPU us |\n\
-         |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n",
-    );
+    let _ = writeln!(text, "| target | phase | clock | {} |", HEADINGS.join(" | "));
+    let _ = writeln!(text, "|---|---|---{}|", "|--:".repeat(HEADINGS.len()));
     for target in &summary.targets {
+        let title = in_cell(&target.title);
         for phase in &target.phases {
             let clock = target.clock.map_or("", Clock::name);
-            let _ = writeln!(text, "| {} | {} | {clock} |{}", target.title, phase.name, row(phase));
+            let name = in_cell(&phase.name);
+            row(&mut text, &title, &name, clock, &columns::cells(phase));
         }
         for why in &target.failures {
-            let why = why.replace('|', "\\|").replace('\n', " ");
-            let _ = writeln!(text, "| {} | failed: {why} ||||||||||||||", target.title);
+            let failed = format!("failed: {}", in_cell(why));
+            row(&mut text, &title, &failed, "", &[""; HEADINGS.len()]);
         }
     }
     for published in &summary.published {
-        let iops = published.iops.map_or(String::new(), count);
-        let hits = published.hit_ratio.map_or(String::new(), percent);
-        let (title, remark) = (&published.title, &published.remark);
-        let _ = writeln!(
-            text,
-            "| {title} | as published {remark} | real || {iops} ||| {hits} ||||||||"
-        );
+        published_row(&mut text, published);
     }
     if summary.repetitions > 1 {
         text.push_str(
@@ -49,26 +39,24 @@ pub fn table(summary: &Summary) -> String {
     text
 }
 
-fn row(phase: &PhaseSummary) -> String {
-    let is_read = phase.read_us.iter().any(Option::is_some);
-    let latencies = if is_read { &phase.read_us } else { &phase.write_us };
-    let latency = |percent: f64| {
-        let place = PERCENTILES.iter().position(|known| *known == percent);
-        place.and_then(|place| *latencies.get(place)?)
-    };
-    let mut cells = vec![
-        cell(phase.seconds, count),
-        cell(phase.iops, count),
-        cell(phase.first_iops, count),
-        cell(phase.last_iops, count),
-        cell(phase.hit_ratio, percent),
-    ];
-    cells.extend(SHOWN_PERCENTILES.map(|percent| cell(latency(percent), count)));
-    cells.push(cell(phase.fairness, ratio));
-    cells.push(cell(phase.origin_bytes, bytes));
-    cells.push(cell(phase.cache_written_bytes, bytes));
-    cells.push(cell(phase.cpu_us, |us| format!("{us:.1}")));
-    cells.iter().fold(String::new(), |row, cell| row + " " + cell + " |")
+fn published_row(text: &mut String, published: &Published) {
+    let cells = columns::published_cells(published);
+    let remark = in_cell(&published.remark);
+    let phase = format!("as published {remark}");
+    row(text, &in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
+}
+
+fn row(text: &mut String, target: &str, phase: &str, clock: &str, cells: &[impl Display]) {
+    let _ = write!(text, "| {target} | {phase} | {clock} |");
+    for cell in cells {
+        let _ = write!(text, " {cell} |");
+    }
+    text.push('\n');
+}
+
+/// What somebody chose, so that it stays in its cell.
+fn in_cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('\n', " ")
 }
 
 /// What changed between two folders, a row for each figure.
@@ -86,7 +74,8 @@ pub fn changes(changes: &[Change]) -> String {
         };
         let ratio = change.ratio.map_or(String::new(), ratio);
         let (before, after) = (figure(change.before), figure(change.after));
-        let Change { target, phase, figure, .. } = change;
+        let (target, phase) = (in_cell(&change.target), in_cell(&change.phase));
+        let figure = change.figure;
         let _ = writeln!(
             text,
             "| {target} | {phase} | {figure} | {before} | {after} | {ratio} | {verdict} |"
@@ -101,42 +90,7 @@ fn figure(spread: Spread) -> String {
     let text = |value: f64| {
         if decimals == 0 { count(value) } else { format!("{value:.decimals$}") }
     };
-    cell(Some(spread), text)
-}
-
-fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> String {
-    match spread {
-        None => String::new(),
-        Some(Spread { median, min, max }) if text(min) == text(max) => text(median),
-        Some(Spread { median, min, max }) => {
-            format!("{} ({}–{})", text(median), text(min), text(max))
-        }
-    }
-}
-
-/// A whole number, with commas between thousands.
-fn count(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    if value < 0.0 { format!("-{text}") } else { text }
-}
-
-fn percent(ratio: f64) -> String {
-    format!("{:.2} %", ratio * 100.0)
-}
-
-fn ratio(value: f64) -> String {
-    format!("{value:.3}")
-}
-
-fn bytes(value: f64) -> String {
-    crate::size::text(value as u64)
+    cell(Some(spread), text).to_string()
 }
 
 #[cfg(test)]
@@ -144,13 +98,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_written_for_people() {
-        assert_eq!(count(1_234_567.4), "1,234,567");
-        assert_eq!((count(999.0), count(0.2)), ("999".to_owned(), "0".to_owned()));
-        let spread = Spread { median: 1000.0, min: 1000.2, max: 1000.3 };
-        assert_eq!(cell(Some(spread), count), "1,000");
-        let spread = Spread { median: 1000.0, min: 900.0, max: 1100.0 };
-        assert_eq!(cell(Some(spread), count), "1,000 (900–1,100)");
-        assert_eq!(cell(None, count), "");
+    fn rows_have_as_many_cells_whatever_somebody_chose() {
+        let published = Published {
+            title: "a|b".to_owned(),
+            iops: Some(1500.0),
+            hit_ratio: None,
+            remark: "one\nor | two".to_owned(),
+        };
+        let summary = Summary {
+            about: "x".to_owned(),
+            source: String::new(),
+            repetitions: 1,
+            published: vec![published],
+            targets: Vec::new(),
+        };
+        let text = table(&summary);
+        let cells = |line: &str| line.replace("\\|", "").matches('|').count();
+        let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
+        assert_eq!(rows.len(), 3, "{text}");
+        assert!(rows.iter().all(|row| cells(row) == cells(rows[0])), "{text}");
+        assert!(rows[2].starts_with("| a\\|b | as published one or \\| two | real |  | 1,500 |"));
     }
 }

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use forebay_advisor::advice::{Recommendation, Report, Verdict};
+use forebay_bench::report::page::{Content, escaped, filled, prose};
 
 use super::text::{percent, wear_text};
 use super::{Document, Source};
@@ -72,74 +73,26 @@ fn page(document: &Document) -> Result<String, Failure> {
         .map_err(|error| Failure::failed(format!("cannot form JSON: {error}")))?;
     let report = &document.report;
     let advice = &report.recommendation;
+    let title = title(&document.traces);
     let parts = [
-        ("{{style}}", STYLE.to_owned()),
-        ("{{script}}", SCRIPT.to_owned()),
-        ("{{data}}", script_safe(&json)),
         ("{{sources}}", sources(&document.traces)),
-        ("{{title}}", title(&document.traces)),
+        ("{{title}}", escaped(&title)),
         ("{{verdict}}", verdict_class(advice.verdict).to_owned()),
         ("{{headline}}", prose(&advice.headline)),
         ("{{advice}}", advice_text(advice)),
         ("{{table}}", table(report)),
         ("{{figures}}", figures(report)),
-        ("{{version}}", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    Ok(filled(TEMPLATE, &parts))
-}
-
-/// Puts the parts in their places. What a part holds is not looked at again.
-fn filled(template: &str, parts: &[(&str, String)]) -> String {
-    let mut page = String::new();
-    let mut rest = template;
-    while let Some(at) = rest.find("{{") {
-        page.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let part = parts.iter().find(|(place, _)| rest.starts_with(place));
-        let (place, text) = part.expect("the template has known places only");
-        page.push_str(text);
-        rest = &rest[place.len()..];
-    }
-    page.push_str(rest);
-    page
-}
-
-/// Text as it may stand in an element or a quoted attribute.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            other => escaped.push(other),
-        }
-    }
-    escaped
-}
-
-/// A paragraph's text, in which no line ends between a number and its unit.
-fn prose(text: &str) -> String {
-    let units = ["%", "B", "KiB", "MiB", "GiB", "TiB", "s", "min", "h"];
-    let mut prose = String::new();
-    for word in text.split(' ') {
-        let is_unit = units.contains(&word.trim_end_matches(['.', ',', ':', ';', ')']));
-        let has_number = prose.ends_with(|character: char| character.is_ascii_digit());
-        let space = if is_unit && has_number { "&nbsp;" } else { " " };
-        if !prose.is_empty() {
-            prose.push_str(space);
-        }
-        prose.push_str(&escaped(word));
-    }
-    prose
-}
-
-/// JSON as it may stand in a `script` element: nothing in it can end the element or begin a
-/// comment.
-fn script_safe(json: &str) -> String {
-    json.replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+    let content = Content {
+        title: &format!("Cache advice: {title}"),
+        body: &filled(TEMPLATE, &parts),
+        style: STYLE,
+        script: SCRIPT,
+        data: &json,
+        without_script: "Charts need JavaScript; the advice and the table do not.",
+        version: env!("CARGO_PKG_VERSION"),
+    };
+    Ok(content.page())
 }
 
 fn title(traces: &[Source]) -> String {
@@ -148,8 +101,8 @@ fn title(traces: &[Source]) -> String {
         name.map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
     };
     match traces {
-        [trace] => escaped(&name(&trace.path)),
-        [trace, rest @ ..] => escaped(&format!("{} and {} more", name(&trace.path), rest.len())),
+        [trace] => name(&trace.path),
+        [trace, rest @ ..] => format!("{} and {} more", name(&trace.path), rest.len()),
         [] => String::new(),
     }
 }
@@ -233,41 +186,21 @@ fn figures(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use forebay_bench::report::page::first_load;
+
     use super::*;
 
     #[test]
-    fn names_cannot_become_markup() {
+    fn names_of_files_cannot_become_markup() {
         let name = "</script><img src=x onerror='a(\"b\")'>&amp;";
-        let html = escaped(name);
-        assert!(!html.contains(['<', '>', '"', '\'']), "{html}");
-        let json = script_safe(&serde_json::to_string(name).expect("text"));
-        assert!(!json.contains(['<', '>', '&']), "{json}");
-        assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), name);
         let source = Source { path: name.to_owned(), format: "arc", broken_line_count: 0 };
         assert!(!sources(std::slice::from_ref(&source)).contains("<img"));
-        assert!(!title(&[source]).contains("<img"));
-    }
-
-    #[test]
-    fn a_unit_stays_with_its_number() {
-        assert_eq!(
-            prose("takes 5 % of 3 GiB, not <all> %"),
-            "takes 5&nbsp;% of 3&nbsp;GiB, not &lt;all&gt; %"
-        );
-    }
-
-    #[test]
-    fn parts_are_put_in_their_places_once() {
-        let parts = [("{{a}}", "{{b}}".to_owned()), ("{{b}}", "x".to_owned())];
-        assert_eq!(filled("<{{a}}|{{b}}>", &parts), "<{{b}}|x>");
     }
 
     #[test]
     fn the_page_loads_nothing_from_elsewhere() {
         for text in [TEMPLATE, STYLE, SCRIPT] {
-            for word in ["src=", "href=\"http", "url(", "@import", "fetch(", "XMLHttpRequest"] {
-                assert!(!text.contains(word), "{word}");
-            }
+            assert_eq!(first_load(text), None);
         }
     }
 }

@@ -20,6 +20,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     match &arguments.command {
         BenchCommand::List(arguments) => list(arguments),
         BenchCommand::Run(arguments) => run::run(arguments),
+        BenchCommand::Report(arguments) => run::report(arguments),
         BenchCommand::Compare(arguments) => compare_folders(arguments),
     }
 }

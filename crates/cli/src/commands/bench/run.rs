@@ -12,7 +12,7 @@ use forebay_bench::{real_time, report, virtual_time};
 use tempfile::TempDir;
 
 use super::{built_in, machine};
-use crate::args::BenchRunArguments;
+use crate::args::{BenchReportArguments, BenchRunArguments};
 use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
 use crate::{output, signals};
@@ -78,17 +78,27 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
         Some(summary) => summary,
         None => write_reports(&folder, &plan)?,
     };
-    if arguments.json {
-        output::print_json(&summary)?;
-    } else {
-        output::print(&report::table(&summary))?;
-        output::print(&format!("\nall figures are in {}\n", folder.path().display()))?;
-    }
+    show(&summary, &folder, arguments.json)?;
     if failed > 0 {
         return Err(Failure::failed(format!("{failed} measurements failed"))
             .or("run it again to try only these"));
     }
     Ok(())
+}
+
+/// `forebay bench report`: of what is there.
+pub(super) fn report(arguments: &BenchReportArguments) -> Result<(), Failure> {
+    let (folder, plan, _) = Folder::open(&arguments.folder)?;
+    show(&write_reports(&folder, &plan)?, &folder, arguments.json)
+}
+
+#[allow(clippy::fn_params_excessive_bools, reason = "it is the option")]
+fn show(summary: &Summary, folder: &Folder, json: bool) -> Result<(), Failure> {
+    if json {
+        return output::print_json(summary);
+    }
+    output::print(&report::table(summary))?;
+    output::print(&format!("\nall figures are in {}\n", folder.path().display()))
 }
 
 /// A plan by its name or path: its name, and its text.
@@ -200,5 +210,7 @@ fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
     let summary = Summary::of(folder, plan)?;
     folder.write("figures.csv", report::csv(&summary).as_bytes())?;
     folder.write("report.md", report::table(&summary).as_bytes())?;
+    let page = report::html(&summary, plan, &folder.machine()?);
+    folder.write("report.html", page.as_bytes())?;
     Ok(summary)
 }

@@ -1,0 +1,136 @@
+//! The columns that the tables for people have, and figures as they stand in them.
+
+use std::fmt;
+
+use crate::plan::Published;
+use crate::result::PERCENTILES;
+use crate::summary::{PhaseSummary, Spread};
+
+/// Percentiles that the tables have; those of writes where nothing was read.
+const SHOWN_PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
+
+/// What the columns behind target, phase and clock are called, in the order of [`cells`].
+pub(super) const HEADINGS: [&str; 13] = [
+    "s",
+    "IOPS",
+    "first 30 s",
+    "last tenth",
+    "hits",
+    "p50 us",
+    "p90 us",
+    "p99 us",
+    "fairness",
+    "origin",
+    "SSD written",
+    "amplification",
+    "CPU us",
+];
+
+/// Places in [`HEADINGS`] of what others publish.
+const IOPS: usize = 1;
+const HITS: usize = 4;
+
+/// A figure as people read it; empty if there is none.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cell {
+    /// The median.
+    pub(super) figure: String,
+    /// The smallest and the largest, if they are told apart.
+    pub(super) range: Option<String>,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.figure)?;
+        self.range.iter().try_for_each(|range| write!(f, " ({range})"))
+    }
+}
+
+/// The figures of a phase.
+pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
+    let is_read = phase.read_us.iter().any(Option::is_some);
+    let latencies = if is_read { &phase.read_us } else { &phase.write_us };
+    let latency = |percent: f64| {
+        let place = PERCENTILES.iter().position(|known| *known == percent);
+        cell(place.and_then(|place| *latencies.get(place)?), count)
+    };
+    let [p50, p90, p99] = SHOWN_PERCENTILES.map(latency);
+    [
+        cell(phase.seconds, count),
+        cell(phase.iops, count),
+        cell(phase.first_iops, count),
+        cell(phase.last_iops, count),
+        cell(phase.hit_ratio, percent),
+        p50,
+        p90,
+        p99,
+        cell(phase.fairness, ratio),
+        cell(phase.origin_bytes, bytes),
+        cell(phase.cache_written_bytes, bytes),
+        cell(phase.write_amplification, ratio),
+        cell(phase.cpu_us, |us| format!("{us:.1}")),
+    ]
+}
+
+/// What others published, in the same columns.
+pub(super) fn published_cells(published: &Published) -> [Cell; HEADINGS.len()] {
+    let single = |value| Spread::of(std::iter::once(value));
+    let mut cells: [Cell; HEADINGS.len()] = Default::default();
+    cells[IOPS] = cell(published.iops.and_then(single), count);
+    cells[HITS] = cell(published.hit_ratio.and_then(single), percent);
+    cells
+}
+
+/// The values of all repetitions, each written in this way.
+pub(super) fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> Cell {
+    let Some(spread) = spread else { return Cell::default() };
+    let (min, max) = (text(spread.min), text(spread.max));
+    let range = (min != max).then(|| format!("{min}–{max}"));
+    Cell { figure: text(spread.median), range }
+}
+
+/// A whole number, with commas between thousands.
+pub(super) fn count(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    if value < 0.0 { format!("-{text}") } else { text }
+}
+
+fn percent(ratio: f64) -> String {
+    format!("{:.2} %", ratio * 100.0)
+}
+
+pub(super) fn ratio(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn bytes(value: f64) -> String {
+    crate::size::text(value as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_written_for_people() {
+        assert_eq!(count(1_234_567.4), "1,234,567");
+        assert_eq!((count(999.0), count(0.2)), ("999".to_owned(), "0".to_owned()));
+        let spread = Spread { median: 1000.0, min: 1000.2, max: 1000.3 };
+        assert_eq!(cell(Some(spread), count).to_string(), "1,000");
+        let spread = Spread { median: 1000.0, min: 900.0, max: 1100.0 };
+        assert_eq!(cell(Some(spread), count).to_string(), "1,000 (900–1,100)");
+        assert_eq!(cell(None, count).to_string(), "");
+    }
+
+    #[test]
+    fn what_others_publish_has_its_columns() {
+        assert_eq!((HEADINGS[IOPS], HEADINGS[HITS]), ("IOPS", "hits"));
+    }
+}
