@@ -52,8 +52,8 @@ enum Command {
     Test(test::Options),
     /// Measure on this machine, and write docs/performance.md.
     Bench(bench::Options),
-    /// Draw the charts of the documents whose data the simulator computes.
-    Charts,
+    /// Draw the charts of the documents whose data is computed in virtual time.
+    Charts(charts::Options),
     /// Report which branches of the engine the simulator reaches.
     Coverage(coverage::Options),
     /// Run the simulator on fresh seeds, or replay one of its runs.
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::Charts => charts::run(),
+        Command::Charts(options) => charts::run(&options),
         Command::Coverage(options) => coverage::run(&options),
         Command::Sim(options) => replay::sim(&options),
         Command::Fuzz(options) => replay::fuzz(&options),

@@ -73,7 +73,7 @@ fn the_data_of_the_chart_is_what_the_program_prints() {
         .expect("it runs");
     assert!(program.status.success());
     let printed = String::from_utf8(program.stdout).expect("text");
-    assert!(printed == committed, "compute it again: cargo xtask charts");
+    assert!(printed == committed, "compute it again: cargo xtask charts step-response");
 }
 
 #[test]

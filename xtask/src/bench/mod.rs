@@ -10,6 +10,7 @@ mod contender;
 mod document;
 mod drain;
 mod engine;
+mod experiments;
 mod fairness;
 mod fio;
 mod flushed;
@@ -72,6 +73,8 @@ Examples:
   cargo xtask bench policies --only sampling            a part of that, only printed
   cargo xtask bench guest                               ublk and NBD by the kernel of a guest;
                                                         writes docs/guest-figures.md
+  cargo xtask bench experiments                         published experiments in virtual time;
+                                                        writes docs/experiments.md
   cargo xtask bench caches                              bcache, dm-cache and dm-writecache beside
                                                         forebay; writes docs/kernel-caches.md
   cargo xtask bench --resume                            goes on after an interruption
@@ -122,6 +125,8 @@ enum Other {
     /// Hits over ublk, over the kernel's NBD client and on bare RAM disks, in a guest with a
     /// kernel of its own; writes docs/guest-figures.md
     Guest(guest::Options),
+    /// The published experiments in virtual time, and their bounds; writes docs/experiments.md
+    Experiments(experiments::Options),
     /// Caches of the kernel beside forebay over ublk, each in a guest; writes
     /// docs/kernel-caches.md
     Caches(caches::Options),
@@ -217,6 +222,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     match &options.other {
         Some(Other::Policies(options)) => return policies::run(options),
         Some(Other::Guest(options)) => return guest::run(options),
+        Some(Other::Experiments(options)) => return experiments::run(options),
         Some(Other::Caches(options)) => return caches::run(options),
         None => {}
     }

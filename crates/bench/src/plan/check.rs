@@ -50,6 +50,8 @@ const CLIENTS_MAX: u32 = 256;
 /// Largest request, which is what a volume takes.
 const BLOCK_MAX: u64 = 32 << 20;
 const SECTOR: u64 = 512;
+/// Most files that a disk is divided into.
+const FILES_MAX: u64 = 1024;
 /// Most blocks that Zipf's law is worked out for: eight bytes are needed for each.
 const RANKS_MAX: u64 = 1 << 28;
 
@@ -91,12 +93,13 @@ impl Plan {
             "size: whole sectors",
         )?;
         let is_disk = device.preset.is_some_and(super::Preset::is_rotational);
-        let only_disks = "`at` and `queue_depth` are for disks that turn";
-        require(
-            is_disk || device.at.is_none() && device.queue_depth.is_none(),
-            &place,
-            only_disks,
-        )?;
+        let has_more =
+            device.at.is_some() || device.files.is_some() || device.queue_depth.is_some();
+        let only_disks = "`at`, `files` and `queue_depth` are for disks that turn";
+        require(is_disk || !has_more, &place, only_disks)?;
+        let files = format!("files: 1 to {FILES_MAX}, and not with `at`");
+        let is_count = device.files.is_none_or(|files| (1..=FILES_MAX).contains(&files));
+        require(is_count && (device.at.is_none() || device.files.is_none()), &place, &files)?;
         require(device.queue_depth != Some(0), &place, "queue_depth: at least 1")
     }
 
@@ -235,6 +238,8 @@ mod tests {
             ("about", "abuot", "unknown field"),
             ("size = \"1G\"", "size = \"1X\"", "is no size"),
             ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),
+            ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 0", "files: 1 to"),
+            ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 2\nat = 0", "not with `at`"),
         ];
         for (from, to, expected) in cases {
             assert!(PLAN.contains(from));

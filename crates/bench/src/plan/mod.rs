@@ -90,6 +90,10 @@ pub struct Device {
     /// over the whole disk, as a volume on a full disk is.
     #[serde(default, deserialize_with = "some_size")]
     pub at: Option<u64>,
+    /// On a disk that turns: parts of equal size, each of which is spread over the whole disk, as
+    /// files on a full one are. Without it there is one.
+    #[serde(default)]
+    pub files: Option<u64>,
     /// On a disk that turns: commands that it takes at once; 1 is a disk without command queueing.
     #[serde(default)]
     pub queue_depth: Option<usize>,

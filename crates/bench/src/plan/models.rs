@@ -36,9 +36,15 @@ pub fn model(device: &Device) -> Option<Model> {
     Some(match device.preset? {
         Preset::Hdd => {
             let preset = HardDisk::server_7200();
+            let spread = match (preset.placement, device.files) {
+                (Placement::Spread { piece_bytes, .. }, Some(file_count)) => {
+                    Placement::Spread { piece_bytes, file_count }
+                }
+                (placement, _) => placement,
+            };
             let band = |start_bytes| Placement::Band { start_bytes };
             Model::HardDisk(HardDisk {
-                placement: device.at.map_or(preset.placement, band),
+                placement: device.at.map_or(spread, band),
                 queue_depth: device.queue_depth.unwrap_or(preset.queue_depth),
                 ..preset
             })

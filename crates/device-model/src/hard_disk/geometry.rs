@@ -46,6 +46,8 @@ pub(crate) struct Geometry {
     capacity_root: u64,
     /// Distance between the starts of neighbouring pieces; 0 for a band.
     stride_bytes: u64,
+    /// Pieces of each file that is spread.
+    file_pieces: u64,
     zone_bytes: u64,
     track_bytes: [u64; ZONE_COUNT],
 }
@@ -58,14 +60,17 @@ impl Geometry {
         assert!(parameters.seek_third_ns <= parameters.seek_full_ns);
         let needed_bytes = match parameters.placement {
             Placement::Band { start_bytes } => start_bytes + length_bytes,
-            Placement::Spread { piece_bytes } => length_bytes.next_multiple_of(piece_bytes),
+            Placement::Spread { piece_bytes, file_count } => {
+                length_bytes.next_multiple_of(piece_bytes * file_count)
+            }
         };
         let capacity_bytes = parameters.capacity_bytes.max(needed_bytes).max(ZONE_COUNT as u64);
         assert!(capacity_bytes <= CAPACITY_BYTES_MAX);
-        let stride_bytes = match parameters.placement {
-            Placement::Band { .. } => 0,
-            Placement::Spread { piece_bytes } => {
-                capacity_bytes / length_bytes.div_ceil(piece_bytes).max(1)
+        let (stride_bytes, file_pieces) = match parameters.placement {
+            Placement::Band { .. } => (0, 0),
+            Placement::Spread { piece_bytes, file_count } => {
+                let file_pieces = length_bytes.div_ceil(piece_bytes * file_count).max(1);
+                (capacity_bytes / (file_pieces * file_count), file_pieces)
             }
         };
         let outer = parameters.outer_bytes_per_second;
@@ -80,6 +85,7 @@ impl Geometry {
             capacity_bytes,
             capacity_root: (capacity_bytes << ROOT_SHIFT).isqrt(),
             stride_bytes,
+            file_pieces,
             zone_bytes: capacity_bytes / ZONE_COUNT as u64,
             track_bytes,
         }
@@ -156,8 +162,11 @@ impl Geometry {
     fn position(&self, offset: u64) -> u64 {
         match self.parameters.placement {
             Placement::Band { start_bytes } => start_bytes + offset,
-            Placement::Spread { piece_bytes } => {
-                offset / piece_bytes * self.stride_bytes + offset % piece_bytes
+            Placement::Spread { piece_bytes, file_count } => {
+                let piece = offset / piece_bytes;
+                let (file, in_file) = (piece / self.file_pieces, piece % self.file_pieces);
+                let slot = in_file * file_count + file;
+                slot * self.stride_bytes + offset % piece_bytes
             }
         }
     }
@@ -217,6 +226,26 @@ mod tests {
         let geometry = geometry();
         let seek_ns = geometry.seek_ns(0, LENGTH_BYTES / 3);
         assert!(seek_ns.abs_diff(HardDisk::server_7200().seek_third_ns) < 200_000, "{seek_ns}");
+    }
+
+    #[test]
+    fn each_of_several_files_is_spread_over_the_whole_disk() {
+        let placement = Placement::Spread { piece_bytes: 1 << 20, file_count: 4 };
+        let geometry =
+            Geometry::new(HardDisk { placement, ..HardDisk::server_7200() }, LENGTH_BYTES);
+        let file_bytes = LENGTH_BYTES / 4;
+        let positions: Vec<u64> = (0..128).map(|piece| geometry.position(piece << 20)).collect();
+        for file in 0..4 {
+            let first = file as usize * 32;
+            assert!(positions[first] < geometry.capacity_bytes / 32, "{file}");
+            assert!(positions[first + 31] > geometry.capacity_bytes / 32 * 30, "{file}");
+            assert_eq!(geometry.position(file * file_bytes), positions[first]);
+        }
+        let mut places = positions.clone();
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len(), 128, "no two pieces are at one place");
+        assert!(places.last() < Some(&geometry.capacity_bytes));
     }
 
     #[test]

@@ -35,6 +35,9 @@ pub enum Placement {
     Spread {
         /// Bytes of a piece. Not zero.
         piece_bytes: u64,
+        /// Parts of equal size, each of which is spread over the whole disk, one among the other:
+        /// files that fill a disk. Not zero; 1: the whole is one.
+        file_count: u64,
     },
 }
 
@@ -90,7 +93,7 @@ impl HardDisk {
     pub fn server_7200() -> HardDisk {
         HardDisk {
             capacity_bytes: 2_000_000_000_000,
-            placement: Placement::Spread { piece_bytes: 1 << 20 },
+            placement: Placement::Spread { piece_bytes: 1 << 20, file_count: 1 },
             revolution_ns: 8_333_333,
             seek_track_ns: MILLISECOND_NS,
             seek_third_ns: 8_000 * MICROSECOND_NS,

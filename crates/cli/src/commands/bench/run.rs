@@ -55,8 +55,14 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
         let chosen =
             |target: &&Target| arguments.only.is_empty() || arguments.only.contains(&target.name);
         for target in plan.targets.iter().filter(chosen) {
-            if matches!(folder.outcome(target, repetition)?, Outcome::Measured(_)) {
-                continue;
+            match folder.outcome(target, repetition)? {
+                Outcome::Measured(result) if result.clock == plan.clock => continue,
+                Outcome::Measured(result) => {
+                    let (path, clock) = (folder.path().display(), result.clock.name());
+                    let what = format!("{path} has results in {clock} time");
+                    return Err(Failure::refused(what).or("--out names another folder"));
+                }
+                Outcome::Failed(_) | Outcome::Missing => {}
             }
             match measure(&plan, target, repetition, grounds.as_ref()) {
                 Ok(result) => folder.save(&result)?,

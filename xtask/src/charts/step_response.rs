@@ -1,26 +1,14 @@
-//! `cargo xtask charts`: charts of what the simulator computes, as SVG, with their data beside.
-//!
-//! Invariants:
-//! - A chart is a function of its data, and the data of the simulator's arguments: who draws it
-//!   again gets the same bytes. Tests hold data and chart to that.
-//!
-//! Figures of this machine are not drawn here: they are the bench's.
+//! Dirty data and rates after a burst, as the simulator computes them.
 
 use std::ops::Range;
-use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use serde::Deserialize;
 
-use crate::workspace::Workspace;
-use crate::{Outcome, process, replay};
+use crate::replay;
 
-/// Where charts are, from the root on.
-const FOLDER: &str = "docs/charts";
-const DATA: &str = "step-response.json";
-const CHART: &str = "step-response.svg";
 /// What the simulator is asked for. A sample in five seconds is as much as a chart can show.
 const ARGUMENTS: [&str; 4] = ["step-response", "--json", "--every", "5"];
 
@@ -53,32 +41,14 @@ struct Columns {
     written_back_bytes_per_second: Vec<u64>,
 }
 
-/// Computes the data and draws.
-pub(crate) fn run() -> anyhow::Result<Outcome> {
-    let workspace = Workspace::load()?;
+/// What the simulator prints.
+pub(super) fn data() -> anyhow::Result<String> {
     let mut command = replay::simulator()?;
-    command.args(ARGUMENTS);
-    println!("$ {}", process::describe(&command));
-    let output = command.output().context("cannot run the simulator")?;
-    if !output.status.success() {
-        bail!("the simulator: {}", String::from_utf8_lossy(&output.stderr).trim_end());
-    }
-    let data = String::from_utf8(output.stdout).context("the simulator prints text")?;
-    let folder = workspace.root().join(FOLDER);
-    std::fs::create_dir_all(&folder).context("cannot make the folder of charts")?;
-    write(&folder.join(DATA), &data)?;
-    write(&folder.join(CHART), &step_response(&data)?)?;
-    Ok(Outcome::Passed)
-}
-
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    println!("wrote {}", path.display());
-    Ok(())
+    super::output(command.args(ARGUMENTS))
 }
 
 /// The chart of what `forebay-sim step-response --json` prints.
-fn step_response(data: &str) -> anyhow::Result<String> {
+pub(super) fn draw(data: &str) -> anyhow::Result<String> {
     let response: StepResponse =
         serde_json::from_str(data).context("the simulator prints what is not understood")?;
     let mut text = String::new();
@@ -90,8 +60,7 @@ fn step_response(data: &str) -> anyhow::Result<String> {
         draw_rates(&lower, &response)?;
         area.present()?;
     }
-    // Lines end where they should for those who look at a difference.
-    Ok(text.trim_end().to_owned() + "\n")
+    Ok(super::ended(&text))
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
@@ -124,7 +93,11 @@ fn draw_dirty(area: &Area<'_>, response: &StepResponse) -> anyhow::Result<()> {
         Line { name: "dirty", style: DIRTY.stroke_width(2), values: &samples.dirty_bytes },
     ];
     let title = "Dirty data after a burst, beside a steady writer";
-    draw(area, response, Panel { title, unit: "MiB", unit_bytes: MIB, most: most * 1.1, lines })
+    draw_panel(
+        area,
+        response,
+        Panel { title, unit: "MiB", unit_bytes: MIB, most: most * 1.1, lines },
+    )
 }
 
 fn draw_rates(area: &Area<'_>, response: &StepResponse) -> anyhow::Result<()> {
@@ -150,10 +123,14 @@ fn draw_rates(area: &Area<'_>, response: &StepResponse) -> anyhow::Result<()> {
         },
     ];
     let title = "Rates, mean of five seconds (the burst is cut off)";
-    draw(area, response, Panel { title, unit: "KiB/s", unit_bytes: KIB, most: most * 1.2, lines })
+    draw_panel(
+        area,
+        response,
+        Panel { title, unit: "KiB/s", unit_bytes: KIB, most: most * 1.2, lines },
+    )
 }
 
-fn draw(area: &Area<'_>, response: &StepResponse, panel: Panel<'_>) -> anyhow::Result<()> {
+fn draw_panel(area: &Area<'_>, response: &StepResponse, panel: Panel<'_>) -> anyhow::Result<()> {
     let Panel { title, unit, unit_bytes, most, lines } = panel;
     let seconds = &response.samples.second;
     let end = seconds.last().copied().unwrap_or(1) as f64;
@@ -202,20 +179,8 @@ fn draw(area: &Area<'_>, response: &StepResponse, panel: Panel<'_>) -> anyhow::R
 mod tests {
     use super::*;
 
-    fn committed(name: &str) -> String {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(FOLDER).join(name);
-        std::fs::read_to_string(path).expect("it is committed")
-    }
-
-    /// That the data is what the simulator computes is a test of the simulator.
-    #[test]
-    fn the_chart_is_drawn_from_the_data_beside_it() {
-        let drawn = step_response(&committed(DATA)).expect("it can be drawn");
-        assert!(drawn == committed(CHART), "draw it again: cargo xtask charts");
-    }
-
     #[test]
     fn what_the_simulator_does_not_print_is_an_error() {
-        assert!(step_response("{}").is_err());
+        assert!(draw("{}").is_err());
     }
 }
