@@ -22,7 +22,7 @@ const DOCUMENT: &str = "docs/experiments.md";
 /// Below the build folder.
 const FOLDER: &str = "experiments";
 /// Plans in virtual time, in the order of the document, and what is asked of their figures.
-const PLANS: [(&str, fn(&Figures) -> Vec<Bound>); 8] = [
+const PLANS: [(&str, Judge); 8] = [
     ("zipf", zipf),
     ("sizes", sizes),
     ("uniform", uniform),
@@ -32,6 +32,9 @@ const PLANS: [(&str, fn(&Figures) -> Vec<Bound>); 8] = [
     ("small-cache", |_| Vec::new()),
     ("terabyte", |_| Vec::new()),
 ];
+/// Says how bounds stand.
+type Judge = fn(&Figures) -> Vec<Bound>;
+
 /// Index of the 90th and of the 99th percentile.
 const P90: usize = 2;
 const P99: usize = 4;
@@ -255,9 +258,9 @@ Generated as a whole by a run of
 
 on {}, at commit `{}`.
 
-In virtual time (see [bench.md](bench.md)): the engine itself on models of devices, which are fitted to
-the native figures of the same publications. Rows `as published` are those of other caches on other
-people's machines.
+In virtual time (see [bench.md](bench.md)): the engine itself on models of devices, which are fitted
+to the native figures of the same publications. Rows `as published` are those of other caches on
+other people's machines.
 
 ## Bounds
 

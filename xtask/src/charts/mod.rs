@@ -1,4 +1,4 @@
-//! `cargo xtask charts`: charts of what is computed in virtual time, as SVG, with their data beside.
+//! `cargo xtask charts`: charts of what is computed in virtual time, as SVG, with their data.
 //!
 //! Invariants:
 //! - A chart is a function of its data, and the data of the program's arguments: who draws it

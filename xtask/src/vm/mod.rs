@@ -154,8 +154,8 @@ impl CacheGuests {
         &self.0.forebay
     }
 
-    /// Boots a guest with fresh disks, and has it measure a target of the plan `kernel-caches`, with
-    /// phases of so many `seconds` if that is not zero. Results go into `folder`.
+    /// Boots a guest with fresh disks, and has it measure a target of the plan `kernel-caches`,
+    /// with phases of so many `seconds` if that is not zero. Results go into `folder`.
     pub(crate) fn measure(&self, target: &str, seconds: u64, folder: &Path) -> anyhow::Result<()> {
         let mut report = Report::default();
         let mut stage = Stage::new(&self.0, &CacheGuests::SCENARIO, &mut report)?;

@@ -20,7 +20,7 @@ name = "ssd"
 device = "ssd"
 [[target]]
 name = "cached"
-forebay = { cache = "ssd", origin = "disk", mode = "writeback", set = { policy = "lru", promotion_nhit = "1" } }
+forebay = { cache = "ssd", origin = "disk", mode = "writeback", set = { policy = "lru" } }
 "#;
 
 const PHASES: &str = r#"

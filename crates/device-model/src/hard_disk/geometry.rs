@@ -189,6 +189,8 @@ impl Geometry {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const LENGTH_BYTES: u64 = 128 << 20;
@@ -235,8 +237,8 @@ mod tests {
             Geometry::new(HardDisk { placement, ..HardDisk::server_7200() }, LENGTH_BYTES);
         let file_bytes = LENGTH_BYTES / 4;
         let positions: Vec<u64> = (0..128).map(|piece| geometry.position(piece << 20)).collect();
-        for file in 0..4 {
-            let first = file as usize * 32;
+        for file in 0..4_u64 {
+            let first = usize::try_from(file).expect("few") * 32;
             assert!(positions[first] < geometry.capacity_bytes / 32, "{file}");
             assert!(positions[first + 31] > geometry.capacity_bytes / 32 * 30, "{file}");
             assert_eq!(geometry.position(file * file_bytes), positions[first]);

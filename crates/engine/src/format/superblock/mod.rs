@@ -116,7 +116,7 @@ impl Superblock {
     #[must_use]
     pub fn new(set_id: SetId, geometry: Geometry, label: &str) -> Superblock {
         assert!(label.len() <= LABEL_BYTES_MAX);
-        let log_bytes = u64::from(geometry.segment_count) * u64::from(geometry.segment_bytes);
+        let log_bytes = u64::from(geometry.segment_count) * geometry.segment_bytes;
         Superblock {
             set_id,
             serial: 1,
