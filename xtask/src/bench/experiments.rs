@@ -288,12 +288,13 @@ mod tests {
         let seconds = |requests: f64, count: usize| {
             (0..count).map(|_| serde_json::json!({"requests": requests})).collect::<Vec<_>>()
         };
+        let samples = [seconds(10.0, 1200), seconds(870.0, 600)].concat();
         let figures = Figures(serde_json::json!({"targets": [
             {"name": "ssd", "phases": [{"name": "1 minute", "iops": {"median": 1000.0}}]},
             {"name": "empty", "phases": [{"name": "30 minutes", "fairness": {"median": 0.95},
-                "samples": [seconds(10.0, 1200), seconds(870.0, 600)].concat()}]},
+                "samples": samples}]},
             {"name": "junk", "phases": [{"name": "30 minutes", "fairness": {"median": 0.8},
-                "samples": [seconds(10.0, 1200), seconds(870.0, 600)].concat()}]}]}));
+                "samples": samples}]}]}));
         let bounds = zipf(&figures);
         assert_eq!(verdict(&bounds, "full of junk: IOPS"), "met");
         assert_eq!(verdict(&bounds, "that is empty: IOPS"), "**missed**");
