@@ -51,7 +51,7 @@ const CLIENTS_MAX: u32 = 256;
 const BLOCK_MAX: u64 = 32 << 20;
 const SECTOR: u64 = 512;
 /// Most files that a disk is divided into.
-const FILES_MAX: u64 = 1024;
+const FILES_MAX: u32 = 1024;
 /// Most blocks that Zipf's law is worked out for: eight bytes are needed for each.
 const RANKS_MAX: u64 = 1 << 28;
 

@@ -93,7 +93,7 @@ pub struct Device {
     /// On a disk that turns: parts of equal size, each of which is spread over the whole disk, as
     /// files on a full one are. Without it there is one.
     #[serde(default)]
-    pub files: Option<u64>,
+    pub files: Option<u32>,
     /// On a disk that turns: commands that it takes at once; 1 is a disk without command queueing.
     #[serde(default)]
     pub queue_depth: Option<usize>,

@@ -61,7 +61,7 @@ impl Geometry {
         let needed_bytes = match parameters.placement {
             Placement::Band { start_bytes } => start_bytes + length_bytes,
             Placement::Spread { piece_bytes, file_count } => {
-                length_bytes.next_multiple_of(piece_bytes * file_count)
+                length_bytes.next_multiple_of(piece_bytes * u64::from(file_count))
             }
         };
         let capacity_bytes = parameters.capacity_bytes.max(needed_bytes).max(ZONE_COUNT as u64);
@@ -69,8 +69,9 @@ impl Geometry {
         let (stride_bytes, file_pieces) = match parameters.placement {
             Placement::Band { .. } => (0, 0),
             Placement::Spread { piece_bytes, file_count } => {
-                let file_pieces = length_bytes.div_ceil(piece_bytes * file_count).max(1);
-                (capacity_bytes / (file_pieces * file_count), file_pieces)
+                let files = u64::from(file_count);
+                let file_pieces = length_bytes.div_ceil(piece_bytes * files).max(1);
+                (capacity_bytes / (file_pieces * files), file_pieces)
             }
         };
         let outer = parameters.outer_bytes_per_second;
@@ -165,7 +166,7 @@ impl Geometry {
             Placement::Spread { piece_bytes, file_count } => {
                 let piece = offset / piece_bytes;
                 let (file, in_file) = (piece / self.file_pieces, piece % self.file_pieces);
-                let slot = in_file * file_count + file;
+                let slot = in_file * u64::from(file_count) + file;
                 slot * self.stride_bytes + offset % piece_bytes
             }
         }

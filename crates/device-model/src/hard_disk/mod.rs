@@ -37,7 +37,7 @@ pub enum Placement {
         piece_bytes: u64,
         /// Parts of equal size, each of which is spread over the whole disk, one among the other:
         /// files that fill a disk. Not zero; 1: the whole is one.
-        file_count: u64,
+        file_count: u32,
     },
 }
 
