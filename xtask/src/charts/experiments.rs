@@ -142,7 +142,7 @@ fn draw(data: &str, title: &str) -> anyhow::Result<String> {
         for Level { title, iops } in &experiment.published {
             let style = PUBLISHED.stroke_width(1);
             chart.draw_series(DashedLineSeries::new(ends(*iops), 3, 4, style))?;
-            let at = (seconds as f64 * 0.62, *iops);
+            let at = (seconds as f64 * 0.35, *iops);
             let label = format!("published: {title}, {iops:.0}");
             chart.draw_series([Text::new(label, at, ("sans-serif", 11).into_font())])?;
         }
@@ -166,7 +166,7 @@ fn draw(data: &str, title: &str) -> anyhow::Result<String> {
         }
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
+            .position(SeriesLabelPosition::MiddleRight)
             .background_style(WHITE.mix(0.85))
             .border_style(FRAME)
             .label_font(("sans-serif", 13))
