@@ -34,13 +34,14 @@ make_dm_cache() {
 make_dm_writecache() {
     modprobe dm-writecache
     make_volumes
+    lvm_does lvchange --activate n vg/fast
     lvm_does lvconvert --yes --type writecache --cachevol fast vg/volume
     dmsetup table vg-volume
 }
 
 make_bcache() {
     modprobe bcache
-    must "make-bcache" make-bcache --writeback --bdev $ORIGIN --cdev $CACHE
+    must "make-bcache" make-bcache --writeback -B $ORIGIN -C $CACHE
     for member in $ORIGIN $CACHE; do
         echo $member >/sys/fs/bcache/register || failed "bcache" "$member cannot be registered"
     done
