@@ -124,9 +124,9 @@ impl SetSettings {
     #[must_use]
     pub fn for_log(log_bytes: u64) -> SetSettings {
         let settings = SetSettings::default();
-        let hard_bytes = log_bytes / 100 * u64::from(settings.dirty_hard_percent);
-        let highest = hard_bytes.saturating_sub(SLOWING_BYTES) / (log_bytes / 100).max(1);
-        let highest = u8::try_from(highest).expect("a percentage");
+        let span_percent = (SLOWING_BYTES * 100).div_ceil(log_bytes.max(1)).min(100);
+        let span_percent = u8::try_from(span_percent).expect("a percentage");
+        let highest = settings.dirty_hard_percent.saturating_sub(span_percent);
         SetSettings { dirty_soft_percent: settings.dirty_soft_percent.max(highest), ..settings }
     }
 }

@@ -288,7 +288,7 @@ mod tests {
 
     const OUTPUT: &str = r#"fio: a note
 {"fio version": "fio-3.33", "jobs": [
- {"error": 0, "read": {"io_bytes": 8192, "runtime": 2500,
+ {"error": 0, "read": {"io_bytes": 8192, "runtime": 2600,
     "lat_ns": {"min": 0, "bins": {"1000": 1, "3000": 1}}},
   "write": {"io_bytes": 0, "runtime": 0, "lat_ns": {"min": 0}}},
  {"error": 0, "read": {"io_bytes": 4096, "runtime": 2000, "lat_ns": {"bins": {"2000": 1}}},
@@ -309,7 +309,7 @@ mod tests {
             }
             seen.add(folder.path()).unwrap();
         }
-        assert_eq!((seen.seconds, &seen.per_second[..]), (5.0, &[15, 21, 0, 15, 21, 0][..]));
+        assert_eq!((seen.seconds, &seen.per_second[..]), (5.2, &[15, 21, 0, 15, 21, 0][..]));
         let jobs = seen.jobs();
         assert_eq!((jobs[0].name.as_str(), jobs[0].reads, jobs[0].bytes), ("reads 1", 4, 16384));
         let mean_us = jobs[0].read_latency.as_ref().unwrap().mean_us;

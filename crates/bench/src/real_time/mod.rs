@@ -183,9 +183,10 @@ pub fn run(
     })
 }
 
-/// Seconds that have samples. fio ends some milliseconds late, and that is no second more.
+/// Seconds that have samples. fio ends some milliseconds late, on a slow machine many, and that is
+/// no second more.
 fn whole_seconds(seconds: f64) -> usize {
-    (seconds - 0.1).ceil().max(0.0) as usize
+    seconds.round().max(1.0) as usize
 }
 
 /// What is clean in the page cache is forgotten.
