@@ -165,8 +165,10 @@ impl Geometry {
             Placement::Band { start_bytes } => start_bytes + offset,
             Placement::Spread { piece_bytes, file_count } => {
                 let piece = offset / piece_bytes;
-                let (file, in_file) = (piece / self.file_pieces, piece % self.file_pieces);
-                let slot = in_file * u64::from(file_count) + file;
+                let files = u64::from(file_count);
+                // The end of the last file lies behind its last piece.
+                let file = (piece / self.file_pieces).min(files - 1);
+                let slot = (piece - file * self.file_pieces) * files + file;
                 slot * self.stride_bytes + offset % piece_bytes
             }
         }
