@@ -14,8 +14,7 @@ use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::{
-    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, SetSettings, VolumeSettings,
-    WritebackOrder,
+    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings, WritebackOrder,
 };
 use forebay_engine::payload::{BufferId, BufferRange};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
@@ -138,8 +137,6 @@ impl Host {
         let mut random = Random::new(seed);
         let geometry = Geometry::new(setup.cache_bytes, None).expect("large enough");
         let mut superblock = Superblock::new(SET_ID, geometry, "virtual time");
-        // The same marks whatever the size of the cache, as the published figures have them.
-        superblock.settings = SetSettings::default();
         let volume = NewVolume {
             name: "volume".to_owned(),
             origin_path: "/dev/modelled".to_owned(),
