@@ -2,8 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use cargo_metadata::{Metadata, MetadataCommand, Package};
+
+use crate::{Outcome, process};
 
 /// The workspace with its resolved dependencies.
 pub(crate) struct Workspace {
@@ -23,6 +25,16 @@ impl Workspace {
 
     pub(crate) fn root(&self) -> &Path {
         self.metadata.workspace_root.as_std_path()
+    }
+
+    /// Builds the program with optimization, and returns where it is.
+    pub(crate) fn build_forebay(&self) -> anyhow::Result<PathBuf> {
+        let mut command = process::cargo();
+        command.args(["build", "--release", "--locked", "--package=forebay-cli", "--bin=forebay"]);
+        if process::run(command.current_dir(self.root()))? == Outcome::Failed {
+            bail!("forebay does not build");
+        }
+        Ok(self.metadata.target_directory.as_std_path().join("release/forebay"))
     }
 
     /// The packages of this repository, in the order of their names.

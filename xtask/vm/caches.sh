@@ -60,10 +60,7 @@ make_forebay() {
 }
 
 find_disks
-for serial in /sys/block/vd*/serial; do
-    block=${serial%/serial}
-    [ "$(cat $serial)" != results ] || RESULTS=/dev/${block##*/}
-done
+RESULTS=$(disk results)
 ln -s $CACHE /dev/fast
 ln -s $ORIGIN /dev/slow
 case $target in

@@ -67,16 +67,17 @@ until_true() {
     done
 }
 
-# find_disks: sets CACHE and ORIGIN to the devices that the host gave these names.
-find_disks() {
-    CACHE= ORIGIN=
+# disk SERIAL: the device that the host gave this name.
+disk() {
     for serial in /sys/block/vd*/serial; do
         block=${serial%/serial}
-        case $(cat $serial) in
-        cache) CACHE=/dev/${block##*/} ;;
-        origin) ORIGIN=/dev/${block##*/} ;;
-        esac
+        [ "$(cat $serial)" != $1 ] || echo /dev/${block##*/}
     done
+}
+
+# find_disks: sets CACHE and ORIGIN to the devices that the host gave these names.
+find_disks() {
+    CACHE=$(disk cache) ORIGIN=$(disk origin)
     [ -b "$CACHE" ] && [ -b "$ORIGIN" ] || failed "disks" "$(cat /sys/block/vd*/serial)"
 }
 

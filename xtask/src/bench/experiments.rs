@@ -93,11 +93,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
             PLANS.map(|(plan, _)| plan).join(", ")
         );
     }
-    let mut build = process::cargo();
-    build.args(["build", "--release", "--locked", "--package=forebay-cli", "--bin=forebay"]);
-    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
-        bail!("forebay does not build");
-    }
+    let forebay = workspace.build_forebay()?;
     let target = workspace.metadata.target_directory.as_std_path();
     let mut bounds = Vec::new();
     let mut tables = String::new();
@@ -107,7 +103,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         }
         let out = target.join(FOLDER).join(plan);
         let command = |arguments: &[&str]| {
-            let mut command = Command::new(target.join("release/forebay"));
+            let mut command = Command::new(&forebay);
             command.arg("bench").args(arguments);
             command
         };

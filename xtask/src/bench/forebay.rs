@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::ground::Ground;
 use super::interrupt;
 use super::server::{Ready, Server};
+use crate::process;
 use crate::workspace::Workspace;
-use crate::{Outcome, process};
 
 /// Name of the volume and of its export.
 pub(super) const VOLUME: &str = "bench";
@@ -132,13 +132,7 @@ pub(super) fn uri(export: &str, socket: &Path) -> String {
 impl Program {
     /// Builds it with optimization.
     pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Program> {
-        let mut command = process::cargo();
-        command.args(["build", "--release", "--locked", "--package=forebay-cli", "--bin=forebay"]);
-        if process::run(command.current_dir(workspace.root()))? == Outcome::Failed {
-            bail!("forebay does not build");
-        }
-        let target = workspace.metadata.target_directory.as_std_path();
-        Ok(Program(target.join("release/forebay")))
+        workspace.build_forebay().map(Program)
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -5,8 +5,6 @@ use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::Outcome;
-use crate::process;
 use crate::workspace::Workspace;
 
 const SIZE: (u32, u32) = (900, 420);
@@ -53,14 +51,9 @@ pub(super) fn writes() -> anyhow::Result<String> {
 /// Runs a plan once, and keeps what a chart shows.
 fn data(plan: &str) -> anyhow::Result<String> {
     let workspace = Workspace::load()?;
-    let mut build = process::cargo();
-    build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
-    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
-        anyhow::bail!("forebay cannot be built");
-    }
-    let target = workspace.metadata.target_directory.as_std_path();
+    let forebay = workspace.build_forebay()?;
     let out = tempfile::tempdir().context("cannot make a folder")?;
-    let mut run = std::process::Command::new(target.join("release/forebay"));
+    let mut run = std::process::Command::new(forebay);
     run.args(["bench", "run", plan, "--repetitions", "1", "--json", "--out"]).arg(out.path());
     let summary: Value = serde_json::from_str(&super::output(&mut run)?).context("no summary")?;
     let command = format!("forebay bench run {plan} --repetitions 1");

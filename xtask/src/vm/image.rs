@@ -76,8 +76,10 @@ pub(crate) fn write(
     for name in PROGRAMS {
         add(name, &supplies.program(name)?, &supplies.library_path())?;
     }
-    for (name, program) in tools.map(Tools::programs).transpose()?.unwrap_or_default() {
-        add(name, &program, &tools.map(Tools::library_path).unwrap_or_default())?;
+    if let Some(tools) = tools {
+        for (name, program) in tools.programs()? {
+            add(name, &program, &tools.library_path())?;
+        }
     }
     for library in libraries(forebay, "")? {
         contents.insert(place_of(&library)?, std::fs::read(&library)?);

@@ -4,9 +4,9 @@
 //! switched off. QEMU emulates all of it, so this needs neither hardware support nor root, and says
 //! nothing of speed.
 //!
-//! `supplies` gets QEMU and a kernel, `image` packs what a guest runs, `root` makes the disk of one
-//! that boots a distribution, `guest` boots it and talks to it, `stage` is what a scenario works
-//! with, and `scenarios` are what is tried.
+//! `supplies` gets QEMU and a kernel, `tools` what works on caches of the kernel, `image` packs
+//! what a guest runs, `root` makes the disk of one that boots a distribution, `guest` boots it and
+//! talks to it, `stage` is what a scenario works with, and `scenarios` are what is tried.
 
 mod apt;
 mod archive;
@@ -26,7 +26,7 @@ mod tools;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 
 use disk::{Disk, Speed};
 pub(crate) use report::Report;
@@ -36,9 +36,9 @@ pub(crate) use supplies::Fetch;
 use supplies::Supplies;
 use tools::Tools;
 
+use crate::Outcome;
 use crate::packages::{self, Install, Purpose};
 use crate::workspace::Workspace;
-use crate::{Outcome, process};
 
 /// Folder of everything here, below the target folder.
 const FOLDER: &str = "vm";
@@ -170,13 +170,9 @@ impl CacheGuests {
 /// Builds the program, and gets all that guests are made of.
 fn build(workspace: &Workspace, chosen: &[&Scenario], effort: Effort) -> anyhow::Result<Theatre> {
     packages::prepare(Purpose::Guests, Install::IfPossible)?;
-    let mut build = process::cargo();
-    build.args(["build", "--release", "--locked", "--package", "forebay-cli"]);
-    if process::run(build.current_dir(workspace.root()))? == Outcome::Failed {
-        bail!("forebay cannot be built");
-    }
+    let forebay = workspace.build_forebay()?;
     let target = workspace.metadata.target_directory.as_std_path();
-    prepare(target, &target.join("release/forebay"), chosen, effort, Fetch::IfMissing)
+    prepare(target, &forebay, chosen, effort, Fetch::IfMissing)
         .context("a guest cannot be had on this machine; missing")
 }
 

@@ -162,6 +162,20 @@ pub enum Mode {
     Passthrough,
 }
 
+impl Mode {
+    /// As `forebay attach` has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Writeback => "writeback",
+            Mode::Writethrough => "writethrough",
+            Mode::Writearound => "writearound",
+            Mode::Writeonly => "writeonly",
+            Mode::Passthrough => "passthrough",
+        }
+    }
+}
+
 /// Something that a target does.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -338,6 +352,11 @@ impl Plan {
         let plan: Plan = toml::from_str(text)?;
         plan.check()?;
         Ok(plan)
+    }
+
+    /// What decides all that is random in a repetition.
+    pub(crate) fn seed_of(&self, repetition: u32) -> u64 {
+        u64::from(self.seed) << 32 | u64::from(repetition)
     }
 
     /// A device by its name; plans are checked for that.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::place::{CachePlace, Place};
 use super::server::{Server, output};
 use super::{Ground, RealError};
-use crate::plan::{Forebay, Mode};
+use crate::plan::Forebay;
 use crate::result::CacheCounts;
 
 /// Name of the volume and of its export.
@@ -120,16 +120,9 @@ impl Daemon {
             None => format.arg("--force"),
         };
         output(&mut format)?;
-        let mode = match forebay.mode {
-            Mode::Writeback => "writeback",
-            Mode::Writethrough => "writethrough",
-            Mode::Writearound => "writearound",
-            Mode::Writeonly => "writeonly",
-            Mode::Passthrough => "passthrough",
-        };
         let mut attach = program(ground);
         attach.arg("attach").arg(&cache.path).arg(&origin.spec);
-        attach.args(["--name", VOLUME, "--cache-mode", mode]);
+        attach.args(["--name", VOLUME, "--cache-mode", forebay.mode.name()]);
         // Names no daemon, so that one that runs elsewhere is left alone.
         attach.arg("--admin").arg(ground.sockets.join("none"));
         output(&mut attach)?;

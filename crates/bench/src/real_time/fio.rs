@@ -95,8 +95,6 @@ pub(super) struct Seen {
     clients: Vec<Client>,
     /// Requests that ended in each second, of all.
     pub(super) per_second: Vec<u64>,
-    /// How long it took, in seconds.
-    pub(super) seconds: f64,
 }
 
 struct Client {
@@ -141,11 +139,12 @@ impl Seen {
         let client =
             |job: Job| Client { name: job.name, reads: histogram(), writes: histogram(), bytes: 0 };
         let clients = phase.jobs.iter().flat_map(Job::clients).map(client).collect();
-        Seen { clients, per_second: Vec::new(), seconds: 0.0 }
+        Seen { clients, per_second: Vec::new() }
     }
 
-    /// Adds what a run left in `folder`, and removes its logs.
-    pub(super) fn add(&mut self, folder: &Path) -> Result<(), RealError> {
+    /// Adds what a run left in `folder`, removes its logs, and returns how long the run took, in
+    /// seconds.
+    pub(super) fn add(&mut self, folder: &Path) -> Result<f64, RealError> {
         let path = folder.join(OUTPUT);
         let text = std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
         let seconds = self.add_document(&text)?;
@@ -158,8 +157,7 @@ impl Seen {
             std::fs::remove_file(&path).map_err(|error| RealError::file(&path, error))?;
         }
         self.per_second.extend(per_second);
-        self.seconds += seconds;
-        Ok(())
+        Ok(seconds)
     }
 
     /// Adds the figures of a document of fio, and returns how long it took.
@@ -300,16 +298,16 @@ mod tests {
     #[test]
     fn figures_of_several_runs_are_added() {
         let folder = tempfile::tempdir().unwrap();
-        let mut seen = Seen::new(&phase());
+        let (mut seen, mut seconds) = (Seen::new(&phase()), 0.0);
         for _ in 0..2 {
             std::fs::write(folder.path().join(super::OUTPUT), OUTPUT).unwrap();
             for number in 1..=3 {
                 let log = folder.path().join(format!("{LOG}_iops.{number}.log"));
                 std::fs::write(log, "1000, 5, 0, 4096, 0\n2003, 7, 1, 4096, 0\n").unwrap();
             }
-            seen.add(folder.path()).unwrap();
+            seconds += seen.add(folder.path()).unwrap();
         }
-        assert_eq!((seen.seconds, &seen.per_second[..]), (5.2, &[15, 21, 0, 15, 21, 0][..]));
+        assert_eq!((seconds, &seen.per_second[..]), (5.2, &[15, 21, 0, 15, 21, 0][..]));
         let jobs = seen.jobs();
         assert_eq!((jobs[0].name.as_str(), jobs[0].reads, jobs[0].bytes), ("reads 1", 4, 16384));
         let mean_us = jobs[0].read_latency.as_ref().unwrap().mean_us;

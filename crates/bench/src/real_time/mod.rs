@@ -154,7 +154,7 @@ pub fn run(
     at_second: &mut dyn FnMut(Progress<'_>),
 ) -> Result<TargetResult, RealError> {
     let started = Instant::now();
-    let seed = u64::from(plan.seed) << 32 | u64::from(repetition);
+    let seed = plan.seed_of(repetition);
     let mut service = Service::begin(plan, target, ground)?;
     let mut phases = Vec::new();
     for phase in plan.phases.iter().filter(|phase| phase.is_for(target)) {
@@ -210,7 +210,7 @@ impl Work<'_> {
     fn run(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<PhaseResult, RealError> {
         let before = self.service.counts(self.ground)?;
         let cpu_before_s = self.service.cpu_s()?;
-        let mut seen = Seen::new(self.phase);
+        let (mut seen, mut lasted_s) = (Seen::new(self.phase), 0.0);
         for _ in 0..self.phase.times {
             let first = self.samples.len();
             let seconds = if self.phase.jobs.is_empty() {
@@ -219,8 +219,9 @@ impl Work<'_> {
                 self.ask(&mut seen, at_second)?
             };
             self.samples.truncate(first + whole_seconds(seconds));
+            lasted_s += seconds;
         }
-        let (mut requests, lasted) = (seen.per_second.iter(), seen.seconds);
+        let mut requests = seen.per_second.iter();
         for sample in &mut self.samples {
             sample.requests = requests.next().copied().unwrap_or_default();
         }
@@ -228,11 +229,10 @@ impl Work<'_> {
             (Some(before), Some(after)) => Some(after.since(&before)),
             _ => None,
         };
-        let is_pause = self.phase.jobs.is_empty();
         Ok(PhaseResult {
             name: self.phase.name.clone(),
             is_preparation: self.phase.is_preparation,
-            seconds: if is_pause { self.samples.len() as f64 } else { lasted },
+            seconds: lasted_s,
             jobs: seen.jobs(),
             samples: std::mem::take(&mut self.samples),
             cache,
@@ -292,9 +292,7 @@ impl Work<'_> {
                 messages,
             });
         }
-        let before_s = seen.seconds;
-        seen.add(folder)?;
-        let seconds = seen.seconds - before_s;
+        let seconds = seen.add(folder)?;
         // The last second may have ended with fio.
         while watch.samples < whole_seconds(seconds) as u64 {
             self.sample(&mut watch)?;

@@ -14,8 +14,7 @@ pub(super) fn target(plan: &Plan, target: &Target) -> String {
 }
 
 fn cached(plan: &Plan, forebay: &Forebay) -> String {
-    let mode = serde_json::to_value(forebay.mode).expect("a name");
-    let mode = mode.as_str().expect("a name");
+    let mode = forebay.mode.name();
     let (cache, origin) = (plan.device(&forebay.cache), plan.device(&forebay.origin));
     let part = match forebay.cache_size {
         Some(bytes) if bytes != cache.size => format!("{} of ", size::text(bytes)),

@@ -63,7 +63,7 @@ pub fn run(
     at_second: &mut dyn FnMut(Progress<'_>),
 ) -> Result<TargetResult, VirtualError> {
     let started = Instant::now();
-    let seed = u64::from(plan.seed) << 32 | u64::from(repetition);
+    let seed = plan.seed_of(repetition);
     let mut run = Run::begin(plan, target, seed)?;
     let mut phases = Vec::new();
     for (index, phase) in plan.phases.iter().enumerate() {

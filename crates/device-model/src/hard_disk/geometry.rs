@@ -246,6 +246,7 @@ mod tests {
             assert!(positions[first + 31] > geometry.capacity_bytes / 32 * 30, "{file}");
             assert_eq!(geometry.position(file * file_bytes), positions[first]);
         }
+        assert!(geometry.position(LENGTH_BYTES) > positions[127], "the end is the end");
         let mut places = positions.clone();
         places.sort_unstable();
         places.dedup();

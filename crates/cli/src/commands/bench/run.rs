@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::progress::{Progress, Unit};
 use crate::{output, signals};
 
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
             match measure(&plan, target, repetition, grounds.as_ref()) {
                 Ok(result) => folder.save(&result)?,
                 Err(Missing::Interrupted) => {
-                    return Err(Failure::new(Exit::Failed, "interrupted")
+                    return Err(Failure::failed("interrupted")
                         .or("start it again with the same folder, and it goes on"));
                 }
                 Err(Missing::Failed(why)) => {
