@@ -1,6 +1,8 @@
 # figures.sh ROUNDS SECONDS: random reads of 4 KiB that all hit the cache, over ublk and over the
 # kernel's NBD client, beside a bare RAM disk and the kernel's loop device on one. Cache device and
-# origin are RAM disks, too. A line `figure NAME=VALUE...` for each phase.
+# origin are RAM disks, too. A line `figure NAME=VALUE...` for each phase. Where there is perf, then
+# once more over both, with lines `profile NAME=VALUE... PERCENT;PROGRAM;OBJECT;FUNCTION`: what is
+# profiled is slower, and gives no figures.
 . /vm/lib.sh
 rounds=$1
 seconds=$2
@@ -25,8 +27,29 @@ served() {
     fi
 }
 
+# profile TARGET DEPTH COMMAND...: where all processors were while the command ran, the idle ones
+# too. There is no counter of cycles in such a guest, so a timer takes the samples; where interrupts
+# are off they fall on the place at which these are switched on again.
+profile() {
+    what="target=$1 depth=$2"
+    shift 2
+    must "profile" perf record --quiet --all-cpus --event=cpu-clock --freq=999 \
+        --output=/run/perf.data -- "$@"
+    perf report --quiet --stdio --input=/run/perf.data --no-children --sort=comm,dso,symbol \
+        --field-separator=';' --percent-limit=0.2 2>/run/perf.err >/run/profile
+    [ -s /run/profile ] || failed "profile" "$(cat /run/perf.err)"
+    sed -n "s/^ *\([0-9]\)/profile $what \1/p" /run/profile
+    rm /run/perf.data
+}
+
 # phase TARGET DEVICE DEPTH
 phase() {
+    if [ $round = profile ]; then
+        profile $1 $3 fio --name=profile --filename=$2 --size=${MIB}M --rw=randread --bs=4k \
+            --direct=1 --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based \
+            --norandommap --randrepeat=0 --thread --output=/run/fio.out
+        return
+    fi
     misses=$(misses)
     before="$(busy) $(served)"
     must "$1" fio --name=figures --filename=$2 --size=${MIB}M --rw=randread --bs=4k --direct=1 \
@@ -102,4 +125,10 @@ while [ $round -le $rounds ]; do
     over_nbd
     round=$((round + 1))
 done
+if command -v perf >/run/perf; then
+    echo 0 >/proc/sys/kernel/kptr_restrict
+    round=profile
+    over_ublk
+    over_nbd
+fi
 ok "figures"

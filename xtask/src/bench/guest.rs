@@ -4,6 +4,8 @@
 //! neither driver. All of it is emulated, processors included, so a figure says nothing by itself;
 //! ratios within the run say how much work each way is.
 
+mod profile;
+
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -17,6 +19,7 @@ use super::machine::Machine;
 use super::spread::Spread;
 use crate::workspace::Workspace;
 use crate::{Outcome, vm};
+use profile::Share;
 
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/guest-figures.md";
@@ -56,6 +59,25 @@ enum Target {
 }
 
 impl Target {
+    fn by_name(name: &str) -> anyhow::Result<Target> {
+        Ok(match name {
+            "ram" => Target::Ram,
+            "loop" => Target::Loop,
+            "ublk" => Target::Ublk,
+            "nbd" => Target::Nbd,
+            other => bail!("an unknown target: {other}"),
+        })
+    }
+
+    fn short(self) -> &'static str {
+        match self {
+            Target::Ram => "RAM",
+            Target::Loop => "loop",
+            Target::Ublk => "ublk",
+            Target::Nbd => "NBD",
+        }
+    }
+
     fn title(self) -> &'static str {
         match self {
             Target::Ram => "RAM disk",
@@ -112,21 +134,11 @@ impl FromStr for Phase {
 
     /// `NAME=VALUE` by `NAME=VALUE`.
     fn from_str(text: &str) -> anyhow::Result<Phase> {
-        let value = |name: &str| {
-            let mut pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-            let found = pairs.find(|(known, _)| *known == name).map(|(_, value)| value);
-            found.with_context(|| format!("no {name} in: {text}"))
-        };
+        let value = |name: &str| value_of(text, name);
         let number = |name: &str| -> anyhow::Result<f64> {
             value(name)?.parse().with_context(|| format!("{name} is no number in: {text}"))
         };
-        let target = match value("target")? {
-            "ram" => Target::Ram,
-            "loop" => Target::Loop,
-            "ublk" => Target::Ublk,
-            "nbd" => Target::Nbd,
-            other => bail!("an unknown target: {other}"),
-        };
+        let target = Target::by_name(value("target")?)?;
         let phase = Phase {
             target,
             depth: value("depth")?.parse().context("depth")?,
@@ -147,6 +159,13 @@ impl FromStr for Phase {
     }
 }
 
+/// The value of a name in `NAME=VALUE` by `NAME=VALUE`.
+fn value_of<'a>(text: &'a str, name: &str) -> anyhow::Result<&'a str> {
+    let mut pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+    let found = pairs.find(|(known, _)| *known == name).map(|(_, value)| value);
+    found.with_context(|| format!("no {name} in: {text}"))
+}
+
 /// All figures of a run.
 #[derive(Serialize)]
 struct Figures {
@@ -154,6 +173,8 @@ struct Figures {
     command: String,
     seconds: u64,
     phases: Vec<Phase>,
+    /// Of a run of its own, if there is perf.
+    profile: Vec<Share>,
     bounds: Vec<Bound>,
 }
 
@@ -196,13 +217,16 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         command: super::command_line(),
         seconds,
         phases: Vec::new(),
+        profile: Vec::new(),
         bounds: Vec::new(),
     };
-    let time_max = Duration::from_secs(rounds * (PHASES * seconds + ROUND_SECONDS_MAX));
+    let time_max = Duration::from_secs((rounds + 1) * (PHASES * seconds + ROUND_SECONDS_MAX));
     let script = format!("figures.sh {rounds} {seconds}");
     vm::measure(&workspace, &script, time_max, &mut |line| {
         if let Some(text) = line.strip_prefix("figure ") {
             figures.phases.push(text.parse()?);
+        } else if let Some(text) = line.strip_prefix("profile ") {
+            figures.profile.push(text.parse()?);
         }
         Ok(())
     })?;
@@ -251,13 +275,32 @@ time is dear: a request costs some tens of times what it does on a real processo
 sampled by the kernel, a hundred times a second, and the rest is what the others leave of it: where
 it is below zero, short spells of work were missed, and `all` is too low by that at least.
 
-{}",
+{}{}",
         machine.date,
         machine.commit,
         machine.items(),
         verdicts(&figures.bounds),
         requests_table(figures),
         cpu_table(figures),
+        profile_text(figures),
+    )
+}
+
+fn profile_text(figures: &Figures) -> String {
+    let table = profile::text(&figures.profile);
+    if table.is_empty() {
+        return "No profile was taken: this machine has no perf.\n".to_owned();
+    }
+    format!(
+        "\
+## Where the time goes
+
+By function, in percent of the time in which processors were not idle: perf's samples of all
+processors in phases of their own, a thousand a second. There is no counter of cycles in such a
+guest; a timer takes the samples, and what runs while interrupts are off counts where these are
+switched on again.
+
+{table}"
     )
 }
 
@@ -334,6 +377,7 @@ mod tests {
             command: String::new(),
             seconds: SECONDS,
             phases,
+            profile: Vec::new(),
             bounds: Vec::new(),
         };
         figures.bounds = figures.judge();

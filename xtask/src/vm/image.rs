@@ -19,6 +19,8 @@ use super::tools::Tools;
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
 const PROGRAMS: [&str; 8] =
     ["fio", "fsx", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
+/// Where time goes by function; not every machine has it.
+pub(crate) const PROFILER: &str = "perf";
 /// Links to busybox that must be there before it makes all others.
 const FIRST_LINKS: [(&str, &str); 2] = [("bin/sh", "busybox"), ("sbin/modprobe", "../bin/busybox")];
 /// Folders beside those of files.
@@ -56,16 +58,25 @@ const PROJECT: [(&str, &str); 3] = [
     ("dist/udev/60-forebay.rules", include_str!("../../../dist/udev/60-forebay.rules")),
 ];
 
-/// Writes the archive to `path`, with `forebay` as the program under test. Some guests have `tools`
-/// beside what all have.
+/// What some guests have beside what all have.
+#[derive(Clone, Copy)]
+pub(crate) struct Extras<'a> {
+    pub(crate) tools: Option<&'a Tools>,
+    /// Whether they have perf, and names of functions in forebay.
+    pub(crate) is_profiled: bool,
+}
+
+/// Writes the archive to `path`, with `forebay` as the program under test.
 pub(crate) fn write(
     path: &Path,
     supplies: &Supplies,
     forebay: &Path,
-    tools: Option<&Tools>,
+    Extras { tools, is_profiled }: Extras<'_>,
 ) -> anyhow::Result<()> {
     let mut contents = BTreeMap::new();
-    let mut programs = vec![("forebay", stripped(forebay)?)];
+    // With names for a profile, which are in the symbols.
+    let what = if is_profiled { "--strip-debug" } else { "--strip-all" };
+    let mut programs = vec![("forebay", stripped(forebay, what)?)];
     let mut add = |name: &'static str, program: &Path, places: &str| -> anyhow::Result<()> {
         programs.push((name, std::fs::read(program)?));
         for library in libraries(program, places)? {
@@ -80,6 +91,9 @@ pub(crate) fn write(
         for (name, program) in tools.programs()? {
             add(name, &program, &tools.library_path())?;
         }
+    }
+    if is_profiled {
+        add(PROFILER, &supplies.program(PROFILER)?, &supplies.library_path())?;
     }
     for library in libraries(forebay, "")? {
         contents.insert(place_of(&library)?, std::fs::read(&library)?);
@@ -155,10 +169,11 @@ fn parse_libraries(text: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// A program without what only a debugger reads, which is four fifths of it.
-fn stripped(program: &Path) -> anyhow::Result<Vec<u8>> {
+/// A program without what only a debugger reads, which is four fifths of it, as an option of
+/// `strip` says.
+fn stripped(program: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
     let target = tempfile::NamedTempFile::new().context("cannot make a file")?;
-    let status = Command::new("strip").arg("-o").arg(target.path()).arg(program).status();
+    let status = Command::new("strip").arg(what).arg("-o").arg(target.path()).arg(program).status();
     // Without binutils it is only larger.
     let source = if status.is_ok_and(|status| status.success()) { target.path() } else { program };
     std::fs::read(source).with_context(|| format!("cannot read {}", source.display()))

@@ -90,24 +90,20 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     Ok(if report.failed.is_empty() { Outcome::Passed } else { Outcome::Failed })
 }
 
-/// Boots a guest for figures, and has it run one script. Lines go to `at_line`; a finding that is
-/// not as it should be is an error.
+/// Boots a guest for figures, and has it run one script, with perf if this machine has it. Lines go
+/// to `at_line`; a finding that is not as it should be is an error.
 pub(crate) fn measure(
     workspace: &Workspace,
     script: &str,
     time_max: Duration,
     at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    const FIGURES: Scenario = Scenario {
-        name: "figures",
-        about: "",
-        system: System::Busybox,
-        disks: &[],
-        run: |_| Ok(()),
-    };
-    let theatre = build(workspace, &[&FIGURES], Effort::Short)?;
+    let is_profiled = packages::has_program(image::PROFILER);
+    let system = if is_profiled { System::Profiled } else { System::Busybox };
+    let figures = Scenario { name: "figures", about: "", system, disks: &[], run: |_| Ok(()) };
+    let theatre = build(workspace, &[&figures], Effort::Short)?;
     let mut report = Report::default();
-    let mut stage = Stage::new(&theatre, &FIGURES, &mut report)?;
+    let mut stage = Stage::new(&theatre, &figures, &mut report)?;
     let mut guest = stage.boot()?;
     stage.script_with(&mut guest, script, time_max, at_line)?;
     guest.power_off()
@@ -228,10 +224,11 @@ fn prepare(
     let supplies = Supplies::prepare(&folder, fetch)?;
     let image = tempfile::Builder::new().prefix("image-").tempfile_in(&folder);
     let image = image.context("cannot make the image")?.into_temp_path();
-    let has_tools = chosen.iter().any(|scenario| scenario.system == System::KernelCaches);
-    let tools = has_tools.then(|| Tools::prepare(&folder)).transpose()?;
-    image::write(&image, &supplies, forebay, tools.as_ref())?;
-    let root = if chosen.iter().any(|scenario| scenario.system == System::Systemd) {
+    let has = |system| chosen.iter().any(|scenario| scenario.system == system);
+    let tools = has(System::KernelCaches).then(|| Tools::prepare(&folder)).transpose()?;
+    let extras = image::Extras { tools: tools.as_ref(), is_profiled: has(System::Profiled) };
+    image::write(&image, &supplies, forebay, extras)?;
+    let root = if has(System::Systemd) {
         root::prepare(&folder, &supplies, fetch).map_err(|missing| format!("{missing:#}"))
     } else {
         Err("a system with systemd, which no scenario asked for".to_owned())

@@ -36,7 +36,7 @@ impl Theatre {
     /// What a scenario needs and is not there.
     pub(crate) fn lack_of(&self, scenario: &Scenario) -> Option<&str> {
         match scenario.system {
-            System::Busybox | System::KernelCaches => None,
+            System::Busybox | System::KernelCaches | System::Profiled => None,
             System::Systemd => self.root.as_ref().err().map(String::as_str),
         }
     }

@@ -32,6 +32,8 @@ pub(crate) enum System {
     Busybox,
     /// The same with tools of the kernel's caches.
     KernelCaches,
+    /// The same with perf, and with names of functions in the program under test.
+    Profiled,
     /// A small system of the distribution with systemd, on a disk of its own that outlives boots.
     Systemd,
 }
