@@ -56,7 +56,9 @@ const P50: usize = 0;
 const P99: usize = 4;
 const P999: usize = 5;
 
-const FIGURES: [Figure; 11] = [
+const FIGURES: [Figure; 13] = [
+    Figure { name: "mean run, s", value: |phase| phase.run_s, better: Better::Less },
+    Figure { name: "first run, s", value: |phase| phase.first_run_s, better: Better::Less },
     Figure { name: "IOPS", value: |phase| phase.iops, better: Better::More },
     Figure { name: "IOPS, last tenth", value: |phase| phase.last_iops, better: Better::More },
     Figure { name: "read p50, us", value: |phase| phase.read_us[P50], better: Better::Less },

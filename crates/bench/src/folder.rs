@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `plan.toml` | the plan, as it was run |
+//! | `plan.toml` | the plan, as it was run; beside it the job files that it names |
 //! | `machine.json` | where it was run, and by which version |
 //! | `raw/TARGET-N.json` | the `N`th repetition of a target |
 //! | `raw/TARGET-N.failed` | why there is none |
@@ -83,22 +83,31 @@ pub enum Outcome {
 }
 
 impl Folder {
-    /// Makes a folder for a plan, or goes on with one that has results of the same plan.
+    /// Makes a folder for a plan, or goes on with one that has results of the same plan. `files` are
+    /// those that lie beside the plan, by name, with their texts.
     ///
     /// # Errors
     ///
     /// If it cannot be written, or has results of another plan.
-    pub fn create(path: &Path, plan_text: &str, machine: &Machine) -> Result<Folder, FolderError> {
+    pub fn create(
+        path: &Path,
+        plan_text: &str,
+        files: &[(String, String)],
+        machine: &Machine,
+    ) -> Result<Folder, FolderError> {
         let folder = Folder { path: path.to_owned() };
         let raw = path.join(RAW);
         std::fs::create_dir_all(&raw).map_err(|source| FolderError::File { path: raw, source })?;
-        match std::fs::read_to_string(path.join(PLAN)) {
-            Ok(known) if known == plan_text => {}
-            Ok(_) => return Err(FolderError::OtherPlan(path.to_owned())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                folder.write(PLAN, plan_text.as_bytes())?;
+        // The plan comes last: whoever finds it finds its files.
+        let files = files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+        let all: Vec<(&str, &str)> = files.chain([(PLAN, plan_text)]).collect();
+        let is_new = folder.read(PLAN)?.is_none();
+        for (name, text) in all {
+            if is_new {
+                folder.write(name, text.as_bytes())?;
+            } else if folder.read(name)?.as_deref() != Some(text) {
+                return Err(FolderError::OtherPlan(path.to_owned()));
             }
-            Err(source) => return Err(FolderError::File { path: path.join(PLAN), source }),
         }
         folder.write(MACHINE, &json(machine))?;
         Ok(folder)
@@ -264,10 +273,10 @@ mod tests {
     fn a_run_goes_on_where_it_was_and_what_failed_is_tried_again() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("results");
-        let folder = Folder::create(&path, "a plan", &Machine::default()).unwrap();
+        let folder = Folder::create(&path, "a plan", &[], &Machine::default()).unwrap();
         assert_eq!(folder.outcome(&target(), 2).unwrap(), Outcome::Missing);
         folder.save_failure(&target(), 2, "no device").unwrap();
-        let again = Folder::create(&path, "a plan", &Machine::default()).unwrap();
+        let again = Folder::create(&path, "a plan", &[], &Machine::default()).unwrap();
         let failed = Outcome::Failed("no device".to_owned());
         assert_eq!(again.outcome(&target(), 2).unwrap(), failed);
         again.save(&result()).unwrap();
@@ -279,10 +288,14 @@ mod tests {
     #[test]
     fn results_of_another_plan_and_bad_files_are_refused() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(place.path(), "a plan", &Machine::default()).unwrap();
-        let other = Folder::create(place.path(), "another", &Machine::default()).err().unwrap();
+        let folder = Folder::create(place.path(), "a plan", &[], &Machine::default()).unwrap();
+        let other =
+            Folder::create(place.path(), "another", &[], &Machine::default()).err().unwrap();
         assert!(other.to_string().contains("another plan"));
         std::fs::write(place.path().join("raw/ssd-2.json"), "{").unwrap();
+        let files = [("a.fio".to_owned(), "[a]".to_owned())];
+        let other = Folder::create(place.path(), "a plan", &files, &Machine::default());
+        assert!(other.err().unwrap().to_string().contains("another plan"));
         let error = folder.outcome(&target(), 2).unwrap_err().to_string();
         assert!(error.contains("ssd-2.json: is no result"), "{error}");
         folder.save(&TargetResult { version: 99, ..result() }).unwrap();

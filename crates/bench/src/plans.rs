@@ -11,6 +11,8 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("small-cache", include_str!("../../../bench/plans/small-cache.toml")),
     ("machines", include_str!("../../../bench/plans/machines.toml")),
     ("kernel-caches", include_str!("../../../bench/plans/kernel-caches.toml")),
+    ("git", include_str!("../../../bench/plans/git.toml")),
+    ("database", include_str!("../../../bench/plans/database.toml")),
     ("peers", include_str!("../../../bench/plans/peers.toml")),
 ];
 

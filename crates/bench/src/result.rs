@@ -38,6 +38,9 @@ pub struct PhaseResult {
     pub seconds: f64,
     /// What each job saw.
     pub jobs: Vec<JobResult>,
+    /// How long each run of its program took, in seconds of the clock.
+    #[serde(default)]
+    pub runs_s: Vec<f64>,
     /// Second by second, at its end.
     pub samples: Vec<Sample>,
     /// What the cache did; bare devices have none.
@@ -163,6 +166,12 @@ pub struct DeviceCounts {
 }
 
 impl PhaseResult {
+    /// Whether there is something to be measured in it, and not only a pause.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.jobs.is_empty() || !self.runs_s.is_empty()
+    }
+
     /// Requests of all jobs that ended.
     #[must_use]
     pub fn requests(&self) -> u64 {
@@ -175,14 +184,22 @@ impl PhaseResult {
         if self.seconds > 0.0 { self.requests() as f64 / self.seconds } else { 0.0 }
     }
 
-    /// Requests a second in the last tenth of the phase, a second at least; `None` if no sample was
-    /// taken.
+    /// Mean time of a run of its program, in seconds; `None` if there is none.
+    #[must_use]
+    pub fn run_s(&self) -> Option<f64> {
+        let sum: f64 = self.runs_s.iter().sum();
+        (!self.runs_s.is_empty()).then(|| sum / self.runs_s.len() as f64)
+    }
+
+    /// Requests a second in the last tenth of the phase, a second at least; `None` without jobs, or
+    /// if no sample was taken.
     #[must_use]
     pub fn last_iops(&self) -> Option<f64> {
         let count = (self.samples.len() / 10).max(1);
         let last = self.samples.iter().rev().take(count);
         let requests: u64 = last.map(|sample| sample.requests).sum();
-        (!self.samples.is_empty()).then(|| requests as f64 / count as f64)
+        let is_known = !self.samples.is_empty() && !self.jobs.is_empty();
+        is_known.then(|| requests as f64 / count as f64)
     }
 
     /// Requests of the slowest job over those of the fastest; `None` for fewer than two.
@@ -221,6 +238,7 @@ mod tests {
             is_preparation: false,
             seconds: requests.len() as f64,
             jobs,
+            runs_s: vec![3.0, 1.0, 2.0],
             samples: requests.iter().enumerate().map(second).collect(),
             cache: None,
             devices: Vec::new(),
@@ -234,6 +252,7 @@ mod tests {
         assert_eq!((phase.iops(), phase.fairness()), (4.0, Some(10.0 / 30.0)));
         assert_eq!(phase.cpu_us_per_request(), Some(0.5e6 / 40.0));
         assert_eq!(phase.last_iops(), Some(4.0));
+        assert_eq!(phase.run_s(), Some(2.0));
     }
 
     #[test]

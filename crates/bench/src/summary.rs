@@ -67,6 +67,10 @@ pub struct PhaseSummary {
     pub name: String,
     /// How long it lasted, in seconds of the clock.
     pub seconds: Option<Spread>,
+    /// Mean time of a run of its program, in seconds.
+    pub run_s: Option<Spread>,
+    /// The same of the first run.
+    pub first_run_s: Option<Spread>,
     /// Requests a second of all jobs.
     pub iops: Option<Spread>,
     /// The same in the first 30 seconds.
@@ -137,7 +141,7 @@ impl Summary {
 fn phases(results: &[TargetResult], cache: Option<&str>) -> Vec<PhaseSummary> {
     let Some(first) = results.first() else { return Vec::new() };
     let places = first.phases.iter().enumerate();
-    let measured = places.filter(|(_, phase)| !phase.is_preparation && !phase.jobs.is_empty());
+    let measured = places.filter(|(_, phase)| !phase.is_preparation && phase.has_work());
     measured
         .map(|(place, phase)| {
             let all: Vec<&PhaseResult> =
@@ -160,7 +164,9 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
     PhaseSummary {
         name: first.name.clone(),
         seconds: spread(&|phase| Some(phase.seconds)),
-        iops: spread(&|phase| Some(phase.iops())),
+        run_s: spread(&PhaseResult::run_s),
+        first_run_s: spread(&|phase| phase.runs_s.first().copied()),
+        iops: spread(&|phase| (!phase.jobs.is_empty()).then(|| phase.iops())),
         first_iops: spread(&first_iops),
         last_iops: spread(&PhaseResult::last_iops),
         read_us: latencies(|job| &job.read_latency),
@@ -193,7 +199,7 @@ fn worst_us(
 fn first_iops(phase: &PhaseResult) -> Option<f64> {
     let first = &phase.samples[..phase.samples.len().min(FIRST_SECONDS)];
     let requests: u64 = first.iter().map(|sample| sample.requests).sum();
-    (!first.is_empty()).then(|| requests as f64 / first.len() as f64)
+    (!first.is_empty() && !phase.jobs.is_empty()).then(|| requests as f64 / first.len() as f64)
 }
 
 /// `None` if nobody counted.

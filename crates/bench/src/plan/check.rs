@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Device, Job, Pattern, Phase, Plan, Target, Work};
+use super::{Clock, Device, Job, Pattern, Phase, Plan, Target, Work};
 
 /// What is wrong with a plan.
 #[derive(Debug, thiserror::Error)]
@@ -19,6 +19,9 @@ pub enum PlanError {
     /// It is no TOML, or has a word that is not known.
     #[error("{0}")]
     Form(#[from] toml::de::Error),
+    /// It needs a file beside it, and has no place.
+    #[error("the plan needs {0} beside it, and is not in a file")]
+    NoFolder(String),
     /// It makes no sense.
     #[error("{place}: {what}")]
     Sense {
@@ -50,6 +53,8 @@ const CLIENTS_MAX: u32 = 256;
 /// Largest request, which is what a volume takes.
 const BLOCK_MAX: u64 = 32 << 20;
 const SECTOR: u64 = 512;
+/// Least memory of a program: one that cannot be loaded says nothing of a cache.
+const MEMORY_MIN: u64 = 8 << 20;
 /// Most files that a disk is divided into.
 const FILES_MAX: u32 = 1024;
 /// Most blocks that Zipf's law is worked out for: eight bytes are needed for each.
@@ -132,10 +137,21 @@ impl Plan {
             let is_known = self.targets.iter().any(|target| target.name == *name);
             require(is_known, &place, &format!("there is no target {name}"))?;
         }
-        let ends = phase.jobs.iter().all(|job| job.amount.is_some()) && !phase.jobs.is_empty();
+        let is_program = !phase.program.is_empty();
+        let alone = "program: without jobs and `seconds`";
+        require(!is_program || phase.jobs.is_empty() && phase.seconds.is_none(), &place, alone)?;
+        let mounted = "program: on a `file_system` of the plan, in real time";
+        let is_mounted = self.file_system.is_some() && self.clock == Clock::Real;
+        require(!is_program || is_mounted, &place, mounted)?;
+        let ends = phase.jobs.iter().all(|job| job.amount.is_some()) && phase.has_work();
         let endless = "needs `seconds`, or an `amount` for each job";
         require(phase.seconds.is_some_and(|seconds| seconds > 0) || ends, &place, endless)?;
         require(phase.times > 0, &place, "times: at least 1")?;
+        let limited = "memory_max: of a program";
+        require(is_program || phase.memory_max.is_none(), &place, limited)?;
+        let too_little = format!("memory_max: at least {} MiB", MEMORY_MIN >> 20);
+        let is_enough = phase.memory_max.is_none_or(|bytes| bytes >= MEMORY_MIN);
+        require(is_enough, &place, &too_little)?;
         for job in &phase.jobs {
             let place = format!("{place}, job {}", job.name);
             check_job(job, &place)?;
@@ -170,6 +186,13 @@ fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
     let what = "read_percent: 0 to 100, for a mix and nothing else";
     require((job.work == Work::Mix) == job.read_percent.is_some(), place, what)?;
     require(job.read_percent.is_none_or(|percent| percent <= 100), place, what)
+}
+
+/// A name of a file beside a plan: it goes into the folder of the results, too.
+pub(super) fn plain_name(name: &str) -> Result<&str, PlanError> {
+    let is_plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
+    require(is_plain, name, "a file beside the plan, without a folder")?;
+    Ok(name)
 }
 
 #[allow(clippy::fn_params_excessive_bools, reason = "the condition is what it is about")]
@@ -240,6 +263,10 @@ mod tests {
             ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 0", "files: 1 to"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 2\nat = 0", "not with `at`"),
+            ("seconds = 10", "program = [\"ls\"]", "program: without jobs"),
+            ("seconds = 10", "seconds = 10\nmemory_max = \"64M\"", "memory_max: of a program"),
+            ("seconds = 10", "seconds = 10\nfio = \"../a\"", "beside the plan"),
+            ("seconds = 10", "seconds = 10\nfio = \"a.fio\"", "is not in a file"),
         ];
         for (from, to, expected) in cases {
             assert!(PLAN.contains(from));

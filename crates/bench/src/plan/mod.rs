@@ -6,6 +6,7 @@
 //! not something to be ignored.
 
 mod check;
+mod fio_file;
 mod models;
 
 use std::path::Path;
@@ -36,6 +37,10 @@ pub struct Plan {
     /// one request at a time, as a shard does. From a real run of the same work.
     #[serde(default)]
     pub cpu_ns_per_request: u64,
+    /// A file system that is made on every target and mounted, for real time: programs work on it,
+    /// and jobs on a file of it.
+    #[serde(default)]
+    pub file_system: Option<FileSystem>,
     /// Devices, by name.
     #[serde(rename = "device")]
     pub devices: Vec<Device>,
@@ -67,6 +72,26 @@ impl Clock {
         match self {
             Clock::Real => "real",
             Clock::Virtual => "virtual",
+        }
+    }
+}
+
+/// A file system.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[allow(missing_docs, reason = "the names are those of the file systems")]
+pub enum FileSystem {
+    Ext4,
+    Xfs,
+}
+
+impl FileSystem {
+    /// As `mount` has it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FileSystem::Ext4 => "ext4",
+            FileSystem::Xfs => "xfs",
         }
     }
 }
@@ -188,24 +213,43 @@ pub struct Phase {
     /// How long it lasts. Without it, until every job has done what `amount` says.
     #[serde(default)]
     pub seconds: Option<u64>,
-    /// How often its jobs do all that they do, each time from the start: as fio that is run again.
+    /// How often its jobs do all that they do, each time from the start, as fio that is run again;
+    /// or how often its program is run.
     #[serde(default = "one")]
     pub times: u32,
     /// Whether it begins on fresh devices, with an empty cache.
     #[serde(default)]
     pub begins_fresh: bool,
-    /// What is done to what serves before its jobs begin, in this order.
+    /// What is done to what serves before its jobs begin, in this order. Of several times, only the
+    /// page cache is dropped before each.
     #[serde(default)]
     pub begins_with: Vec<Act>,
     /// It only makes ready what is measured after it.
     #[serde(default)]
     pub is_preparation: bool,
-    /// Clients that work at the same time. None: the phase is a pause.
+    /// Clients that work at the same time. None, and no program: the phase is a pause.
     #[serde(default, rename = "job")]
     pub jobs: Vec<Job>,
+    /// A job file of fio beside the plan, which says what the jobs are and how long they last.
+    #[serde(default)]
+    pub fio: Option<String>,
+    /// A program that works on the mounted file system instead of jobs, word by word. In it
+    /// `{mount}` stands for where that is, and `{folder}` for a folder elsewhere on the disk of this
+    /// machine, which all targets of a run have in common.
+    #[serde(default)]
+    pub program: Vec<String>,
+    /// How much memory the program may have, with the page cache of what it reads and writes.
+    #[serde(default, deserialize_with = "some_size")]
+    pub memory_max: Option<u64>,
 }
 
 impl Phase {
+    /// Whether there is something to be measured in it, and not only a pause.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !self.jobs.is_empty() || !self.program.is_empty()
+    }
+
     /// Whether a target does it.
     #[must_use]
     pub fn is_for(&self, target: &Target) -> bool {
@@ -322,6 +366,12 @@ pub struct Published {
     /// Requests a second.
     #[serde(default)]
     pub iops: Option<f64>,
+    /// Mean time of a run of the program, in seconds.
+    #[serde(default)]
+    pub run_s: Option<f64>,
+    /// The same of the first run.
+    #[serde(default)]
+    pub first_run_s: Option<f64>,
     /// Hit ratio.
     #[serde(default)]
     pub hit_ratio: Option<f64>,
@@ -338,9 +388,9 @@ impl Plan {
     /// If it cannot be read, is no TOML, has words that are not known, or does not make sense; the
     /// error says where.
     pub fn read(path: &Path) -> Result<Plan, PlanError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| PlanError::Read { path: path.to_owned(), source })?;
-        Plan::parse(&text).map_err(|error| error.in_file(path))
+        let text = read(path)?;
+        let beside = |name: &str| read(&path.with_file_name(name));
+        Plan::parse_with(&text, &beside).map_err(|error| error.in_file(path))
     }
 
     /// Reads the text of a plan.
@@ -349,9 +399,35 @@ impl Plan {
     ///
     /// As [`Plan::read`].
     pub fn parse(text: &str) -> Result<Plan, PlanError> {
-        let plan: Plan = toml::from_str(text)?;
+        Plan::parse_with(text, &|name| Err(PlanError::NoFolder(name.to_owned())))
+    }
+
+    /// Reads the text of a plan; `beside` reads files that lie beside it.
+    fn parse_with(
+        text: &str,
+        beside: &dyn Fn(&str) -> Result<String, PlanError>,
+    ) -> Result<Plan, PlanError> {
+        let mut plan: Plan = toml::from_str(text)?;
+        for phase in &mut plan.phases {
+            if let Some(name) = &phase.fio {
+                let name = check::plain_name(name)?;
+                let file = fio_file::read(&beside(name)?)
+                    .map_err(|what| PlanError::Sense { place: name.to_owned(), what })?;
+                if !phase.jobs.is_empty() {
+                    let what = "jobs are of the plan or of a job file".to_owned();
+                    return Err(PlanError::Sense { place: format!("phase {}", phase.name), what });
+                }
+                phase.jobs = file.jobs;
+                phase.seconds = phase.seconds.or(file.seconds);
+            }
+        }
         plan.check()?;
         Ok(plan)
+    }
+
+    /// Names of the files beside it that it needs.
+    pub fn files(&self) -> impl Iterator<Item = &str> {
+        self.phases.iter().filter_map(|phase| phase.fio.as_deref())
     }
 
     /// What decides all that is random in a repetition.
@@ -369,6 +445,11 @@ impl Plan {
         let mut devices = self.devices.iter();
         devices.find(|device| device.name == name).expect("a plan that was checked")
     }
+}
+
+fn read(path: &Path) -> Result<String, PlanError> {
+    let failed = |source| PlanError::Read { path: path.to_owned(), source };
+    std::fs::read_to_string(path).map_err(failed)
 }
 
 fn one() -> u32 {

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::place::{CachePlace, Place};
-use super::server::{Server, output};
+use super::server::{Ready, Server, output};
 use super::{Ground, RealError};
 use crate::plan::Forebay;
 use crate::result::CacheCounts;
@@ -101,7 +101,7 @@ pub(super) fn serve_bare(
     command.arg("serve").arg("--bare").arg(format!("{VOLUME}={}", place.spec));
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     let log = ground.folder.join("bare.log");
-    let server = Server::start(command, &socket, &log, ground.interrupt)?;
+    let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
     Ok((server, uri(VOLUME, &socket)))
 }
 
@@ -226,7 +226,8 @@ fn serve(ground: &Ground<'_>, cache: &Path) -> Result<Server, RealError> {
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command.arg("--admin").arg(admin(ground));
     command.arg("--state-dir").arg(ground.folder.join("state"));
-    Server::start(command, &socket, &ground.folder.join("forebay.log"), ground.interrupt)
+    let log = ground.folder.join("forebay.log");
+    Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)
 }
 
 fn admin(ground: &Ground<'_>) -> PathBuf {

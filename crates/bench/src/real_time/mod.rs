@@ -1,4 +1,5 @@
-//! A plan on this machine: fio asks devices, forebay's daemon, or other servers over NBD.
+//! A plan on this machine: fio asks devices, forebay's daemon, or other servers over NBD, or
+//! programs work on a file system that is mounted on them.
 //!
 //! Invariants:
 //! - Everything that is started is ended again, whatever happens, and nothing else is.
@@ -9,6 +10,8 @@
 
 mod daemon;
 mod fio;
+mod memory;
+mod mount;
 mod place;
 mod server;
 mod service;
@@ -23,6 +26,7 @@ use crate::plan::{Act, Clock, Phase, Plan, Target};
 use crate::progress::Progress;
 use crate::result::{CacheCounts, PhaseResult, Sample, TargetResult, VERSION};
 use fio::Seen;
+use memory::MemoryLimit;
 use server::Server;
 use service::Service;
 
@@ -210,10 +214,18 @@ impl Work<'_> {
     fn run(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<PhaseResult, RealError> {
         let before = self.service.counts(self.ground)?;
         let cpu_before_s = self.service.cpu_s()?;
-        let (mut seen, mut lasted_s) = (Seen::new(self.phase), 0.0);
-        for _ in 0..self.phase.times {
+        let limit = self.phase.memory_max.map(MemoryLimit::make).transpose()?;
+        let (mut seen, mut lasted_s, mut runs_s) = (Seen::new(self.phase), 0.0, Vec::new());
+        for time in 0..self.phase.times {
+            if time > 0 && self.phase.begins_with.contains(&Act::DropPageCache) {
+                drop_page_cache()?;
+            }
             let first = self.samples.len();
-            let seconds = if self.phase.jobs.is_empty() {
+            let seconds = if !self.phase.program.is_empty() {
+                let seconds = self.run_program(limit.as_ref(), at_second)?;
+                runs_s.push(seconds);
+                seconds
+            } else if self.phase.jobs.is_empty() {
                 self.pause(at_second)?
             } else {
                 self.ask(&mut seen, at_second)?
@@ -234,6 +246,7 @@ impl Work<'_> {
             is_preparation: self.phase.is_preparation,
             seconds: lasted_s,
             jobs: seen.jobs(),
+            runs_s,
             samples: std::mem::take(&mut self.samples),
             cache,
             devices: Vec::new(),
@@ -261,43 +274,79 @@ impl Work<'_> {
     ) -> Result<f64, RealError> {
         let folder = self.ground.folder;
         let jobs = folder.join(fio::JOBS);
-        let text = fio::jobs(self.phase, &self.service.endpoint, self.seed);
+        let text = fio::jobs(self.phase, &self.service.endpoint(), self.seed);
         std::fs::write(&jobs, text).map_err(|error| RealError::file(&jobs, error))?;
         let mut command = Command::new("fio");
         command.args(["--output-format=json+", &format!("--output={}", fio::OUTPUT), fio::JOBS]);
-        let name = server::describe(&command);
-        let messages = folder.join("fio.log");
+        let mut watch = Watch::begin(self.service, self.ground)?;
+        let ended = self.await_end(&mut command, &mut watch, at_second)?;
+        if !ended.status.success() {
+            let output = std::fs::read_to_string(folder.join(fio::OUTPUT)).unwrap_or_default();
+            return Err(ended.failed(output.split('{').next().unwrap_or_default()));
+        }
+        let seconds = seen.add(folder)?;
+        self.complete(&mut watch, seconds)?;
+        Ok(seconds)
+    }
+
+    /// Runs the program of the phase once, and returns how long that took, in seconds.
+    fn run_program(
+        &mut self,
+        limit: Option<&MemoryLimit>,
+        at_second: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<f64, RealError> {
+        let mount = self.service.folder().expect("a plan that was checked").display().to_string();
+        let folder = self.ground.folder.display().to_string();
+        let fill_in = |word: &String| word.replace("{mount}", &mount).replace("{folder}", &folder);
+        let words: Vec<String> = self.phase.program.iter().map(fill_in).collect();
+        let mut command = match limit {
+            Some(limit) => limit.command(&words),
+            None => Command::new(&words[0]),
+        };
+        if limit.is_none() {
+            command.args(&words[1..]);
+        }
+        let mut watch = Watch::begin(self.service, self.ground)?;
+        let ended = self.await_end(&mut command, &mut watch, at_second)?;
+        let seconds = watch.began.elapsed().as_secs_f64();
+        if !ended.status.success() {
+            return Err(ended.failed(""));
+        }
+        self.complete(&mut watch, seconds)?;
+        Ok(seconds)
+    }
+
+    /// Lets a command do its work, whose messages go to a log in the folder of the devices.
+    fn await_end(
+        &mut self,
+        command: &mut Command,
+        watch: &mut Watch,
+        at_second: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<Ended, RealError> {
+        let folder = self.ground.folder;
+        let name = server::describe(command);
+        let messages = folder.join("client.log");
         let log =
             std::fs::File::create(&messages).map_err(|error| RealError::file(&messages, error))?;
         command.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        let mut watch = Watch::begin(self.service, self.ground)?;
-        let mut client = server::Client::start(&mut command)?;
-        let status = loop {
+        let mut client = server::Client::start(command)?;
+        loop {
             if let Some(status) = client.ended()? {
-                break status;
+                return Ok(Ended { name, status, messages });
             }
             self.ground.interrupt.check()?;
             self.service.check()?;
             std::thread::sleep(PAUSE);
-            self.look(&mut watch, at_second)?;
-        };
-        if !status.success() {
-            let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_default();
-            let output = read(&folder.join(fio::OUTPUT));
-            let notes = output.split('{').next().unwrap_or_default().trim();
-            let messages = format!("{} {notes}", read(&messages).trim()).trim().to_owned();
-            return Err(RealError::Program {
-                name,
-                what: format!("ended with {status}"),
-                messages,
-            });
+            self.look(watch, at_second)?;
         }
-        let seconds = seen.add(folder)?;
-        // The last second may have ended with fio.
+    }
+
+    /// The last second may have ended with the client.
+    fn complete(&mut self, watch: &mut Watch, seconds: f64) -> Result<(), RealError> {
         while watch.samples < whole_seconds(seconds) as u64 {
-            self.sample(&mut watch)?;
+            self.sample(watch)?;
         }
-        Ok(seconds)
+        Ok(())
     }
 
     /// Takes a sample if a second has passed.
@@ -334,7 +383,27 @@ impl Work<'_> {
     }
 }
 
-/// Samples of one run of fio, or of a pause.
+/// A client that has ended.
+struct Ended {
+    name: String,
+    status: std::process::ExitStatus,
+    messages: PathBuf,
+}
+
+impl Ended {
+    /// Why it failed; `notes` stand beside its messages.
+    fn failed(self, notes: &str) -> RealError {
+        let messages = std::fs::read_to_string(&self.messages).unwrap_or_default();
+        let messages = format!("{} {}", messages.trim(), notes.trim()).trim().to_owned();
+        RealError::Program {
+            name: self.name,
+            what: format!("ended with {}", self.status),
+            messages,
+        }
+    }
+}
+
+/// Samples of one run of a client, or of a pause.
 struct Watch {
     began: Instant,
     /// Seconds that were looked at.

@@ -20,6 +20,24 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// Bytes of its log that are shown when it fails.
 const LOG_TAIL_BYTES: usize = 2000;
 
+/// How a server shows that it is ready.
+#[derive(Clone, Copy)]
+pub(super) enum Ready<'a> {
+    /// It takes connections on a Unix socket. One that an earlier server left is removed.
+    Socket(&'a Path),
+    /// A file is there.
+    File(&'a Path),
+}
+
+impl Ready<'_> {
+    fn is_so(self) -> bool {
+        match self {
+            Ready::Socket(path) => UnixStream::connect(path).is_ok(),
+            Ready::File(path) => path.exists(),
+        }
+    }
+}
+
 /// A running server.
 pub(super) struct Server {
     child: Child,
@@ -28,20 +46,21 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts `command`, whose messages go to `log`, and waits until `socket` takes connections. A
-    /// socket that an earlier one left is removed.
+    /// Starts `command`, whose messages go to `log`, and waits until it is ready.
     pub(super) fn start(
         mut command: Command,
-        socket: &Path,
+        ready: Ready<'_>,
         log: &Path,
         interrupt: &Interrupt,
     ) -> Result<Server, RealError> {
         let name = describe(&command);
-        match std::fs::remove_file(socket) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(RealError::file(socket, error));
+        if let Ready::Socket(socket) = ready {
+            match std::fs::remove_file(socket) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(RealError::file(socket, error));
+                }
+                _ => {}
             }
-            _ => {}
         }
         let failed = |error| RealError::file(log, error);
         let messages = File::create(log).map_err(failed)?;
@@ -52,7 +71,7 @@ impl Server {
         let child = spawned.map_err(|source| RealError::Start { name: name.clone(), source })?;
         let mut server = Server { child, name, log: log.to_owned() };
         let deadline = Instant::now() + PATIENCE_TO_START;
-        while UnixStream::connect(socket).is_err() {
+        while !ready.is_so() {
             server.check()?;
             if Instant::now() > deadline {
                 return Err(server.failed("is not ready"));
@@ -195,7 +214,8 @@ mod tests {
         command.args(["-c", "echo no such disk >&2; exit 3"]);
         let (socket, log) = (folder.path().join("s"), folder.path().join("log"));
         let interrupt = Interrupt::default();
-        let error = Server::start(command, &socket, &log, &interrupt).err().expect("it ended");
+        let ready = Ready::Socket(&socket);
+        let error = Server::start(command, ready, &log, &interrupt).err().expect("it ended");
         assert!(error.to_string().contains("no such disk"), "{error}");
     }
 

@@ -1,20 +1,24 @@
 //! What is measured in real time: a device, a cache of ours, or somebody else's server.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::daemon::{self, Daemon};
 use super::fio::Endpoint;
+use super::mount::Mounted;
 use super::place::Places;
-use super::server::Server;
+use super::server::{Ready, Server};
 use super::{Ground, RealError};
 use crate::plan::{Plan, Target};
 use crate::result::CacheCounts;
 
 /// A target that is being served.
 pub(super) struct Service {
+    /// On what serves, and so taken down before it.
+    mounted: Option<Mounted>,
     kind: Kind,
-    /// Where requests go.
-    pub(super) endpoint: Endpoint,
+    /// Where the target itself is.
+    served: Endpoint,
     /// Servers of slow devices that somebody else's server needs. They end after it.
     _devices: Vec<Server>,
 }
@@ -31,14 +35,23 @@ enum Kind {
 }
 
 impl Service {
-    /// Serves a target, with an empty cache and devices as at the beginning.
+    /// Serves a target, with an empty cache and devices as at the beginning, and with a new file
+    /// system if the plan has one.
     pub(super) fn begin(
         plan: &Plan,
         target: &Target,
         ground: &Ground<'_>,
     ) -> Result<Service, RealError> {
+        let mut service = Service::serve(plan, target, ground)?;
+        if plan.file_system.is_some() {
+            service.mounted = Some(Mounted::begin(ground, &service.served, plan.file_system)?);
+        }
+        Ok(service)
+    }
+
+    fn serve(plan: &Plan, target: &Target, ground: &Ground<'_>) -> Result<Service, RealError> {
         let places = Places { plan, ground };
-        let service = |kind, endpoint| Service { kind, endpoint, _devices: Vec::new() };
+        let service = |kind, served| Service { mounted: None, kind, served, _devices: Vec::new() };
         if let Some(name) = &target.device {
             let place = places.device(name)?;
             return Ok(match &place.plain {
@@ -57,9 +70,9 @@ impl Service {
         let uri = target.nbd.as_deref().expect("a plan that was checked");
         let socket = ground.sockets.join("other");
         let mut words = Words { places, socket: socket.display().to_string(), devices: Vec::new() };
-        let endpoint = Endpoint::Nbd(words.fill_in(uri)?);
+        let served = Endpoint::Nbd(words.fill_in(uri)?);
         let Some((name, arguments)) = target.command.split_first() else {
-            return Ok(service(Kind::Elsewhere, endpoint));
+            return Ok(service(Kind::Elsewhere, served));
         };
         let mut command = Command::new(words.fill_in(name)?);
         for argument in arguments {
@@ -68,19 +81,38 @@ impl Service {
         // Where caches of others keep what they have.
         command.env("TMPDIR", ground.folder).current_dir(ground.folder);
         let log = ground.folder.join("other.log");
-        let server = Server::start(command, &socket, &log, ground.interrupt)?;
-        Ok(Service { kind: Kind::Server(server), endpoint, _devices: words.devices })
+        let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
+        let (mounted, kind) = (None, Kind::Server(server));
+        Ok(Service { mounted, kind, served, _devices: words.devices })
     }
 
-    /// Kills it, or ends it in order, and serves it again. A bare device has nothing to end.
+    /// Where requests go: to the target, or to a file on the file system that is on it.
+    pub(super) fn endpoint(&self) -> Endpoint {
+        match &self.mounted {
+            Some(mounted) => Endpoint::Device(mounted.folder().join("data")),
+            None => self.served.clone(),
+        }
+    }
+
+    /// Where the file system is; there is one if the plan has one.
+    pub(super) fn folder(&self) -> Option<&Path> {
+        self.mounted.as_ref().map(Mounted::folder)
+    }
+
+    /// Kills it, or ends it in order, and serves it again; a file system is unmounted before, and
+    /// mounted after. A bare device has nothing to end.
     pub(super) fn again(
         &mut self,
         ground: &Ground<'_>,
         how: fn(Server) -> Result<(), RealError>,
     ) -> Result<(), RealError> {
+        let is_mounted = self.mounted.take().is_some();
         if let Kind::Forebay(daemon) = &mut self.kind {
             let running = daemon.take().expect("it is only away here");
             *daemon = Some(running.again(ground, how)?);
+        }
+        if is_mounted {
+            self.mounted = Some(Mounted::begin(ground, &self.served, None)?);
         }
         Ok(())
     }
@@ -96,6 +128,7 @@ impl Service {
 
     /// Ends it in order.
     pub(super) fn end(self) -> Result<(), RealError> {
+        drop(self.mounted);
         match self.kind {
             Kind::Server(server) => server.stop(),
             Kind::Device | Kind::Elsewhere => Ok(()),

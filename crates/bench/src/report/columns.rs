@@ -4,14 +4,16 @@ use std::fmt;
 
 use crate::plan::Published;
 use crate::result::PERCENTILES;
-use crate::summary::{PhaseSummary, Spread};
+use crate::summary::{PhaseSummary, Spread, Summary};
 
 /// Percentiles that the tables have; those of writes where nothing was read.
 const SHOWN_PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
 
 /// What the columns behind target, phase and clock are called, in the order of [`cells`].
-pub(super) const HEADINGS: [&str; 13] = [
+pub(super) const HEADINGS: [&str; 15] = [
     "s",
+    "first run s",
+    "mean run s",
     "IOPS",
     "first 30 s",
     "last tenth",
@@ -27,8 +29,10 @@ pub(super) const HEADINGS: [&str; 13] = [
 ];
 
 /// Places in [`HEADINGS`] of what others publish.
-const IOPS: usize = 1;
-const HITS: usize = 4;
+const FIRST_RUN: usize = 1;
+const MEAN_RUN: usize = 2;
+const IOPS: usize = 3;
+const HITS: usize = 6;
 
 /// A figure as people read it; empty if there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -57,6 +61,8 @@ pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
     let [p50, p90, p99] = SHOWN_PERCENTILES.map(latency);
     [
         cell(phase.seconds, count),
+        cell(phase.first_run_s, time),
+        cell(phase.run_s, time),
         cell(phase.iops, count),
         cell(phase.first_iops, count),
         cell(phase.last_iops, count),
@@ -76,9 +82,19 @@ pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
 pub(super) fn published_cells(published: &Published) -> [Cell; HEADINGS.len()] {
     let single = |value| Spread::of(std::iter::once(value));
     let mut cells: [Cell; HEADINGS.len()] = Default::default();
+    cells[FIRST_RUN] = cell(published.first_run_s.and_then(single), time);
+    cells[MEAN_RUN] = cell(published.run_s.and_then(single), time);
     cells[IOPS] = cell(published.iops.and_then(single), count);
     cells[HITS] = cell(published.hit_ratio.and_then(single), percent);
     cells
+}
+
+/// Places in [`HEADINGS`] of the columns in which something stands.
+pub(super) fn shown(summary: &Summary) -> Vec<usize> {
+    let phases = summary.targets.iter().flat_map(|target| &target.phases).map(cells);
+    let rows: Vec<_> = phases.chain(summary.published.iter().map(published_cells)).collect();
+    let is_shown = |place: &usize| rows.iter().any(|row| !row[*place].figure.is_empty());
+    (0..HEADINGS.len()).filter(is_shown).collect()
 }
 
 /// The values of all repetitions, each written in this way.
@@ -100,6 +116,11 @@ pub(super) fn count(value: f64) -> String {
         text.push(digit);
     }
     if value < 0.0 { format!("-{text}") } else { text }
+}
+
+/// Seconds that are worth their hundredths.
+fn time(seconds: f64) -> String {
+    if seconds < 100.0 { format!("{seconds:.2}") } else { format!("{seconds:.1}") }
 }
 
 fn percent(ratio: f64) -> String {
@@ -132,5 +153,6 @@ mod tests {
     #[test]
     fn what_others_publish_has_its_columns() {
         assert_eq!((HEADINGS[IOPS], HEADINGS[HITS]), ("IOPS", "hits"));
+        assert_eq!((HEADINGS[FIRST_RUN], HEADINGS[MEAN_RUN]), ("first run s", "mean run s"));
     }
 }

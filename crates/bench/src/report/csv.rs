@@ -9,8 +9,10 @@ use crate::summary::{PhaseSummary, Spread, Summary};
 /// A figure and what its column is called.
 type Column = (&'static str, fn(&PhaseSummary) -> Option<Spread>);
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [Column; 12] = [
     ("seconds", |phase| phase.seconds),
+    ("run_s", |phase| phase.run_s),
+    ("first_run_s", |phase| phase.first_run_s),
     ("iops", |phase| phase.iops),
     ("iops_first_30_s", |phase| phase.first_iops),
     ("iops_last_tenth", |phase| phase.last_iops),

@@ -56,6 +56,8 @@ struct DataPhase<'a> {
     /// Which of the phases that the page shows.
     place: usize,
     seconds: Option<Spread>,
+    run_s: Option<Spread>,
+    first_run_s: Option<Spread>,
     iops: Option<Spread>,
     first_iops: Option<Spread>,
     last_iops: Option<Spread>,
@@ -107,8 +109,7 @@ struct ShownPhase<'a> {
 fn shown_phases<'a>(plan: &'a Plan, summary: &Summary) -> Vec<ShownPhase<'a>> {
     let mut shown: Vec<ShownPhase<'_>> = Vec::new();
     let mut counts = HashMap::new();
-    for phase in plan.phases.iter().filter(|phase| !phase.is_preparation && !phase.jobs.is_empty())
-    {
+    for phase in plan.phases.iter().filter(|phase| !phase.is_preparation && phase.has_work()) {
         let words = work::phase(phase);
         for target in plan.targets.iter().filter(|target| phase.is_for(target)) {
             let count = counts.entry((&target.name, &phase.name)).or_insert(0);
@@ -165,6 +166,7 @@ fn places(target: &TargetSummary, shown: &[ShownPhase<'_>]) -> Vec<usize> {
 #[must_use]
 pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
     let shown = shown_phases(plan, summary);
+    let columns = columns::shown(summary);
     let data = Data {
         markdown: markdown::table(summary),
         percentiles: PERCENTILES,
@@ -188,8 +190,8 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
         ("{{clock}}", clock_text(summary)),
         ("{{machine}}", machine_text(machine)),
         ("{{targets}}", targets(summary, plan)),
-        ("{{headings}}", headings()),
-        ("{{rows}}", rows(summary, &shown)),
+        ("{{headings}}", headings(&columns)),
+        ("{{rows}}", rows(summary, &shown, &columns)),
         ("{{repeated}}", repeated.to_owned()),
         ("{{first-seconds}}", FIRST_SECONDS.to_string()),
         ("{{phases}}", phases_text(&shown)),
@@ -219,6 +221,8 @@ fn data_phase(place: usize, phase: &PhaseSummary) -> DataPhase<'_> {
     DataPhase {
         place,
         seconds: phase.seconds,
+        run_s: phase.run_s,
+        first_run_s: phase.first_run_s,
         iops: phase.iops,
         first_iops: phase.first_iops,
         last_iops: phase.last_iops,
@@ -341,18 +345,22 @@ fn reasons(target: &TargetSummary) -> Vec<String> {
     counts.into_iter().map(text).collect()
 }
 
-fn headings() -> String {
-    HEADINGS.iter().map(|heading| format!("<th scope=\"col\">{heading}</th>")).collect()
+fn headings(columns: &[usize]) -> String {
+    let heading = |column: &usize| format!("<th scope=\"col\">{}</th>", HEADINGS[*column]);
+    columns.iter().map(heading).collect()
 }
 
 /// The rows of the table: of what was measured, of what was not, and of what was published.
-fn rows(summary: &Summary, shown: &[ShownPhase<'_>]) -> String {
+fn rows(summary: &Summary, shown: &[ShownPhase<'_>], columns: &[usize]) -> String {
     let mut html = String::new();
-    let whole = HEADINGS.len();
+    let whole = columns.len();
+    let of_columns = |cells: [Cell; HEADINGS.len()]| -> Vec<Cell> {
+        columns.iter().map(|column| cells[*column].clone()).collect()
+    };
     for target in &summary.targets {
         let title = escaped(&target.title);
         for (place, phase) in places(target, shown).iter().zip(&target.phases) {
-            let cells = columns::cells(phase);
+            let cells = of_columns(columns::cells(phase));
             let name = escaped(&phase.name);
             row(
                 &mut html,
@@ -381,7 +389,7 @@ fn rows(summary: &Summary, shown: &[ShownPhase<'_>]) -> String {
         }
     }
     for published in &summary.published {
-        let cells = columns::published_cells(published);
+        let cells = of_columns(columns::published_cells(published));
         let phase = format!("as published {}", escaped(&published.remark));
         let title = escaped(&published.title);
         row(&mut html, " class=\"published\"", &title, &phase, Some(Clock::Real), &cells);

@@ -1,10 +1,10 @@
 //! Tables that can be pasted where Markdown is read.
 
-use std::fmt::{Display, Write};
+use std::fmt::Write;
 
-use super::columns::{self, HEADINGS, cell, count, ratio};
+use super::columns::{self, Cell, HEADINGS, cell, count, ratio};
 use crate::compare::{Change, Verdict};
-use crate::plan::{Clock, Published};
+use crate::plan::Clock;
 use crate::summary::{Spread, Summary};
 
 /// The main figures of all targets, a row for each phase, then what others published.
@@ -14,22 +14,35 @@ pub fn table(summary: &Summary) -> String {
     if !summary.source.is_empty() {
         let _ = writeln!(text, "{}\n", summary.source);
     }
-    let _ = writeln!(text, "| target | phase | clock | {} |", HEADINGS.join(" | "));
-    let _ = writeln!(text, "|---|---|---{}|", "|--:".repeat(HEADINGS.len()));
+    let shown = columns::shown(summary);
+    let headings = shown.iter().map(|place| HEADINGS[*place]);
+    let headings: Vec<&str> = ["target", "phase", "clock"].into_iter().chain(headings).collect();
+    let _ = writeln!(text, "| {} |", headings.join(" | "));
+    let _ = writeln!(text, "|---|---|---{}|", "|--:".repeat(shown.len()));
+    let mut row = |target: &str, phase: &str, clock: &str, cells: &[Cell]| {
+        let _ = write!(text, "| {target} | {phase} | {clock} |");
+        for place in &shown {
+            let _ = write!(text, " {} |", cells[*place]);
+        }
+        text.push('\n');
+    };
     for target in &summary.targets {
         let title = in_cell(&target.title);
         for phase in &target.phases {
             let clock = target.clock.map_or("", Clock::name);
             let name = in_cell(&phase.name);
-            row(&mut text, &title, &name, clock, &columns::cells(phase));
+            row(&title, &name, clock, &columns::cells(phase));
         }
         for why in &target.failures {
             let failed = format!("failed: {}", in_cell(why));
-            row(&mut text, &title, &failed, "", &[""; HEADINGS.len()]);
+            row(&title, &failed, "", &<[Cell; HEADINGS.len()]>::default());
         }
     }
     for published in &summary.published {
-        published_row(&mut text, published);
+        let cells = columns::published_cells(published);
+        let remark = in_cell(&published.remark);
+        let phase = format!("as published {remark}");
+        row(&in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
     }
     if summary.repetitions > 1 {
         text.push_str(
@@ -37,21 +50,6 @@ pub fn table(summary: &Summary) -> String {
         );
     }
     text
-}
-
-fn published_row(text: &mut String, published: &Published) {
-    let cells = columns::published_cells(published);
-    let remark = in_cell(&published.remark);
-    let phase = format!("as published {remark}");
-    row(text, &in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
-}
-
-fn row(text: &mut String, target: &str, phase: &str, clock: &str, cells: &[impl Display]) {
-    let _ = write!(text, "| {target} | {phase} | {clock} |");
-    for cell in cells {
-        let _ = write!(text, " {cell} |");
-    }
-    text.push('\n');
 }
 
 /// What somebody chose, so that it stays in its cell.
@@ -96,12 +94,15 @@ fn figure(spread: Spread) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Published;
 
     #[test]
     fn rows_have_as_many_cells_whatever_somebody_chose() {
         let published = Published {
             title: "a|b".to_owned(),
             iops: Some(1500.0),
+            run_s: None,
+            first_run_s: None,
             hit_ratio: None,
             remark: "one\nor | two".to_owned(),
         };
@@ -117,6 +118,6 @@ mod tests {
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
         assert_eq!(rows.len(), 3, "{text}");
         assert!(rows.iter().all(|row| cells(row) == cells(rows[0])), "{text}");
-        assert!(rows[2].starts_with("| a\\|b | as published one or \\| two | real |  | 1,500 |"));
+        assert!(rows[2].starts_with("| a\\|b | as published one or \\| two | real | 1,500 |"));
     }
 }

@@ -19,9 +19,12 @@
 
   const ratio = (value) => value.toFixed(3);
   const hitRatio = (value) => `${(100 * value).toFixed(2)} %`;
+  const runTime = (value) => `${value.toFixed(value < 100 ? 2 : 1)} s`;
   const factor = (value) => `${value.toFixed(3)}×`;
   // What is drawn as bars besides IOPS: field, caption, text of a value, largest possible value.
   const FIGURES = [
+    ["run_s", "Mean time of a run", runTime],
+    ["first_run_s", "Time of the first run", runTime],
     ["first_iops", `IOPS in the first ${data.first_seconds} s`, number],
     ["last_iops", "IOPS in the last tenth", number],
     ["hit_ratio", "Hit ratio", hitRatio, 1],
@@ -32,6 +35,8 @@
     ["write_amplification", "Write amplification", factor],
     ["cpu_us", "Processor time of the daemon for a request", micros],
   ];
+
+  const PUBLISHED = ["run_s", "first_run_s", "hit_ratio"];
 
   let shownPhase = 0;
   let view = "all";
@@ -89,7 +94,9 @@
     .map((row) => ({ name: row.title, note: publishedNote(row), value: row[field] }));
 
   const drawBars = () => {
-    bars(byId("bars-iops"), [...barRows("iops"), ...publishedRows("iops")], number);
+    const rates = barRows("iops");
+    byId("bars-iops").parentElement.hidden = rates.length === 0;
+    bars(byId("bars-iops"), [...rates, ...publishedRows("iops")], number);
     const others = byId("others");
     others.replaceChildren();
     for (const [field, caption, format, most] of FIGURES) {
@@ -101,7 +108,7 @@
       }
       const figure = html("figure", others);
       html("figcaption", figure, caption);
-      const rows = field === "hit_ratio" ? [...ours, ...publishedRows(field)] : ours;
+      const rows = PUBLISHED.includes(field) ? [...ours, ...publishedRows(field)] : ours;
       bars(html("div", figure), rows, format, most);
     }
   };
@@ -135,6 +142,9 @@
   };
 
   const drawIops = () => {
+    const hasJobs = measured().some((one) => one.phase.iops);
+    byId("iops").parentElement.hidden = !hasJobs;
+    if (!hasJobs) return;
     overTime("iops", measured(), { field: "requests", format: number, tick: thousands, isLog,
       end: view === "first" ? data.first_seconds : undefined, isLow: view === "low" });
   };

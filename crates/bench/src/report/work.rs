@@ -1,6 +1,6 @@
 //! What targets are and what phases do, in words.
 
-use crate::plan::{Device, Forebay, Job, Pattern, Phase, Plan, Preset, Target, Work};
+use crate::plan::{Act, Device, Forebay, Job, Pattern, Phase, Plan, Preset, Target, Work};
 use crate::size;
 
 /// What is measured under a target's name.
@@ -8,7 +8,8 @@ pub(super) fn target(plan: &Plan, target: &Target) -> String {
     match target {
         Target { forebay: Some(forebay), .. } => cached(plan, forebay),
         Target { device: Some(name), .. } => device(plan.device(name)),
-        Target { nbd: Some(uri), .. } => format!("NBD export {uri}"),
+        Target { nbd: Some(uri), command, .. } if command.is_empty() => format!("NBD export {uri}"),
+        Target { command, .. } if !command.is_empty() => command.join(" "),
         _ => String::new(),
     }
 }
@@ -35,12 +36,16 @@ fn device(device: &Device) -> String {
         (None, Some(path)) => path,
         (None, None) => "file",
     };
+    let files = match device.files {
+        Some(files) => format!(", {files} files that are spread over the disk"),
+        None => String::new(),
+    };
     let depth = match device.queue_depth {
         Some(1) => ", without command queueing".to_owned(),
         Some(depth) => format!(", {depth} commands at once"),
         None => String::new(),
     };
-    format!("{kind}, {}{depth}", size::text(device.size))
+    format!("{kind}, {}{files}{depth}", size::text(device.size))
 }
 
 fn preset_words(preset: Preset) -> &'static str {
@@ -57,6 +62,7 @@ fn preset_words(preset: Preset) -> &'static str {
 pub(super) fn phase(phase: &Phase) -> Vec<String> {
     let ends = match phase.seconds {
         Some(seconds) => format!("{seconds} s"),
+        None if !phase.program.is_empty() => "Until the program ends".to_owned(),
         None => "Until every job has done its amount".to_owned(),
     };
     let only = match &phase.only[..] {
@@ -68,9 +74,24 @@ pub(super) fn phase(phase: &Phase) -> Vec<String> {
         times => format!(", {times} times, each from the start"),
     };
     let fresh = if phase.begins_fresh { "; on fresh devices" } else { "" };
-    let mut lines = vec![format!("{ends}{times}{fresh}{only}.")];
+    let acts: String =
+        phase.begins_with.iter().map(|act| format!("; {}", act_words(*act))).collect();
+    let mut lines = vec![format!("{ends}{times}{fresh}{acts}{only}.")];
     lines.extend(phase.jobs.iter().map(job));
+    if !phase.program.is_empty() {
+        let memory =
+            phase.memory_max.map(|bytes| format!("; with {} of memory", size::text(bytes)));
+        lines.push(format!("{}{}.", phase.program.join(" "), memory.unwrap_or_default()));
+    }
     lines
+}
+
+fn act_words(act: Act) -> &'static str {
+    match act {
+        Act::DropPageCache => "with an empty page cache",
+        Act::Kill => "after the daemon was killed",
+        Act::Restart => "after the daemon was restarted",
+    }
 }
 
 fn job(job: &Job) -> String {
@@ -113,7 +134,7 @@ mod tests {
         about = "a test"
         clock = "virtual"
         device = [
-            { name = "disk", preset = "hdd", size = "1T", queue_depth = 1 },
+            { name = "disk", preset = "hdd", size = "1T", files = 3, queue_depth = 1 },
             { name = "ssd", preset = "nvme_ssd", size = "64G" },
         ]
         [[target]]
@@ -133,6 +154,7 @@ mod tests {
         seconds = 40
         times = 10
         begins_fresh = true
+        begins_with = ["drop_page_cache"]
         [[phase.job]]
         name = "a"
         work = "mix"
@@ -158,16 +180,20 @@ mod tests {
     #[test]
     fn targets_and_phases_are_said_in_words() {
         let plan = Plan::parse(PLAN).expect("a plan");
-        assert_eq!(target(&plan, &plan.targets[0]), "hard disk, 1 TiB, without command queueing");
+        assert_eq!(
+            target(&plan, &plan.targets[0]),
+            "hard disk, 1 TiB, 3 files that are spread over the disk, without command queueing"
+        );
         assert_eq!(
             target(&plan, &plan.targets[1]),
-            "writeback; cache: 4 GiB of NVMe SSD, 64 GiB; origin: hard disk, 1 TiB, without \
-             command queueing; promotion_nhit = 2"
+            "writeback; cache: 4 GiB of NVMe SSD, 64 GiB; origin: hard disk, 1 TiB, 3 files that \
+             are spread over the disk, without command queueing; promotion_nhit = 2"
         );
         assert_eq!(
             phase(&plan.phases[0]),
             [
-                "40 s, 10 times, each from the start; on fresh devices; only cached.",
+                "40 s, 10 times, each from the start; on fresh devices; with an empty page cache; \
+                 only cached.",
                 "a: 8 × 70 % reads, 30 % writes of 4 KiB, Zipf 1.2 over 1 GiB each, depth 4, a \
                  flush after every 32 writes.",
             ]
@@ -178,6 +204,16 @@ mod tests {
                 "Until every job has done its amount.",
                 "b: writes of 64 KiB, sequential over 6 GiB, depth 1, 6 GiB in all.",
             ]
+        );
+        let program = Phase {
+            jobs: Vec::new(),
+            program: vec!["ls".to_owned(), "{mount}".to_owned()],
+            memory_max: Some(64 << 20),
+            ..plan.phases[1].clone()
+        };
+        assert_eq!(
+            phase(&program),
+            ["Until the program ends.", "ls {mount}; with 64 MiB of memory."]
         );
     }
 }

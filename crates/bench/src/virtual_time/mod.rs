@@ -41,6 +41,9 @@ pub enum VirtualError {
     /// Somebody else's program runs in real time.
     #[error("target {0} is no model: it needs the real clock")]
     NotOurs(String),
+    /// A file system is mounted on this machine.
+    #[error("the plan has a file system: it needs the real clock")]
+    FileSystem,
     /// The cache is too small, or has a setting that virtual time does not know.
     #[error("target {target}: {what}")]
     Format {
@@ -63,6 +66,9 @@ pub fn run(
     at_second: &mut dyn FnMut(Progress<'_>),
 ) -> Result<TargetResult, VirtualError> {
     let started = Instant::now();
+    if plan.file_system.is_some() {
+        return Err(VirtualError::FileSystem);
+    }
     let seed = plan.seed_of(repetition);
     let mut run = Run::begin(plan, target, seed)?;
     let mut phases = Vec::new();
@@ -240,6 +246,7 @@ impl Run {
             is_preparation: phase.is_preparation,
             seconds: (ended_ns - began_ns) as f64 / SECOND_NS as f64,
             jobs: clients.iter().map(Client::result).collect(),
+            runs_s: Vec::new(),
             samples: meter.samples,
             cache,
             devices,

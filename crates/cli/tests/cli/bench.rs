@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::support::{Scratch, has_tool};
+use crate::support::{Scratch, foreign, has_block_devices, has_tool};
 
 /// Devices small enough for either clock.
 const DEVICES: &str = r#"
@@ -157,6 +157,80 @@ fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
     assert_eq!(write["cache"]["write_bytes"], 4096 * job["writes"].as_u64().expect("a count"));
     let left = files(&scratch);
     assert!(left.iter().all(|name| !name.starts_with("devices")), "{left:?}");
+}
+
+/// Work on a mounted file system, and jobs of a file on a file of it.
+const PROGRAMS: &str = r#"
+[[phase]]
+name = "write"
+times = 2
+memory_max = "16M"
+program = ["sh", "-euc", '''
+date +%N >> "$0/times"
+head -c 4M /dev/urandom > "$0/file"
+sha256sum < "$0/file" > "$0/sum"
+sync --file-system "$0"
+''', "{mount}"]
+[[phase]]
+name = "read"
+begins_with = ["restart"]
+program = ["sh", "-euc", '''
+test $(wc -l < "$0/times") = 2
+sha256sum --check --status "$0/sum" < "$0/file"
+''', "{mount}"]
+[[phase]]
+name = "jobs"
+fio = "reads.fio"
+[[phase]]
+name = "jobs after a kill"
+begins_with = ["kill"]
+fio = "reads.fio"
+"#;
+
+const READS: &str = "
+[global]
+ioengine=libaio
+bs=4k
+[reads]
+rw=randread
+size=1M
+iodepth=4
+numjobs=2
+";
+
+#[test]
+fn programs_and_job_files_work_on_a_mounted_file_system() {
+    let test = "bench on a file system";
+    if !(has_tool(test, "fio") && has_tool(test, "mkfs.ext4") && has_block_devices(test)) {
+        return;
+    }
+    let scratch = Scratch::new();
+    std::fs::write(scratch.path("reads.fio"), READS).expect("written");
+    let plan = plan(&scratch, "real", &["file_system = \"ext4\"\n", DEVICES, PROGRAMS]);
+    let run = ["bench", "run", &plan, "--out", "out", "--json"];
+    let summary = scratch.run(&run).expect(0).json();
+    for target in ["ssd", "cached"] {
+        let write = phase(&summary, target, "write");
+        let run_s = write["run_s"]["median"].as_f64().expect("a time");
+        let seconds = write["seconds"]["median"].as_f64().expect("a time");
+        assert!(run_s > 0.0 && (2.0 * run_s - seconds).abs() < 1e-6, "{write}");
+        assert!(write["iops"].is_null(), "{write}");
+        for name in ["jobs", "jobs after a kill"] {
+            let jobs = phase(&summary, target, name);
+            assert!(jobs["iops"]["median"].as_f64().expect("a rate") > 0.0, "{jobs}");
+        }
+    }
+    let cached = phase(&summary, "cached", "write");
+    assert!(cached["cache_written_bytes"]["median"].as_f64() >= Some(f64::from(8 << 20)));
+    assert!(
+        !foreign("cat", &["/proc/mounts"]).contains(&scratch.path("out").display().to_string())
+    );
+    let report = scratch.run(&["bench", "report", "out"]).expect(0);
+    report.says("mean run s").says("| cached | jobs |");
+    std::fs::write(scratch.path("reads.fio"), READS.replace("4k", "8k")).expect("written");
+    scratch.run(&run).expect(3).says("results of another plan");
+    let other = ["bench", "run", &plan, "--out", "other", "--clock", "virtual"];
+    scratch.run(&other).expect(1).says("it needs the real clock");
 }
 
 #[test]

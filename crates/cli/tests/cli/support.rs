@@ -347,6 +347,22 @@ pub(crate) fn has_tool(test: &str, tool: &str) -> bool {
     false
 }
 
+/// Whether block devices can be made of exports by nbdfuse and loop devices; if not, says that the
+/// test is skipped.
+pub(crate) fn has_block_devices(test: &str) -> bool {
+    if !rustix::process::geteuid().is_root() {
+        skip(test, "root is missing");
+        return false;
+    }
+    for device in ["/dev/fuse", "/dev/loop-control"] {
+        if File::options().read(true).write(true).open(device).is_err() {
+            skip(test, &format!("{device} is missing"));
+            return false;
+        }
+    }
+    ["nbdfuse", "fusermount3", "losetup"].iter().all(|tool| has_tool(test, tool))
+}
+
 /// Says that a test is skipped, and why.
 pub(crate) fn skip(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}");

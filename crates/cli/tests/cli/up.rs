@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::fuse::await_that;
-use crate::support::{Ended, Scratch, has_tool, skip};
+use crate::support::{Ended, Scratch, has_block_devices, has_tool};
 
-const TOOLS: [&str; 3] = ["nbdfuse", "fusermount3", "losetup"];
 const UP: [&str; 6] = ["up", "cache.img", "--state-dir", "state", "--front-end", "fuse"];
 const DOWN: [&str; 2] = ["down", "cache.img"];
 const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/systemd/forebay@.service");
@@ -23,17 +22,7 @@ struct Site {
 impl Site {
     /// `None` if the machine lacks something.
     fn new(test: &str) -> Option<Site> {
-        if !rustix::process::geteuid().is_root() {
-            skip(test, "root is missing");
-            return None;
-        }
-        for device in ["/dev/fuse", "/dev/loop-control"] {
-            if File::options().read(true).write(true).open(device).is_err() {
-                skip(test, &format!("{device} is missing"));
-                return None;
-            }
-        }
-        if !TOOLS.iter().all(|tool| has_tool(test, tool)) {
+        if !has_block_devices(test) {
             return None;
         }
         let scratch = Scratch::new();

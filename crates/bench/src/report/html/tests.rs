@@ -59,7 +59,7 @@ fn machine() -> Machine {
 fn page_of(measured: &[&str], failed: &[&str]) -> String {
     let place = tempfile::tempdir().expect("a folder");
     let plan = Plan::parse(PLAN).expect("a plan");
-    let folder = Folder::create(place.path(), PLAN, &machine()).expect("a folder");
+    let folder = Folder::create(place.path(), PLAN, &[], &machine()).expect("a folder");
     for target in &plan.targets {
         if measured.contains(&target.name.as_str()) {
             let result = virtual_time::run(&plan, target, 1, &mut |_| ());

@@ -29,11 +29,7 @@ enum Missing {
 }
 
 pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
-    let (name, text) = text(&arguments.plan)?;
-    let mut plan = Plan::parse(&text).map_err(|error| {
-        let failure = Failure::from(error);
-        Failure::new(failure.exit, format!("plan {}: {failure}", arguments.plan))
-    })?;
+    let Source { name, text, files, mut plan } = Source::find(&arguments.plan)?;
     plan.clock = arguments.clock.map_or(plan.clock, Clock::from);
     plan.repetitions = arguments.repetitions.unwrap_or(plan.repetitions);
     for name in &arguments.only {
@@ -44,7 +40,7 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
         }
     }
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
-    let folder = Folder::create(&out, &text, &machine::examine())?;
+    let folder = Folder::create(&out, &text, &files, &machine::examine())?;
     let grounds = match plan.clock {
         Clock::Real => Some(Grounds::prepare(arguments, &out)?),
         Clock::Virtual => None,
@@ -107,23 +103,38 @@ fn show(summary: &Summary, folder: &Folder, json: bool) -> Result<(), Failure> {
     output::print(&format!("\nall figures are in {}\n", folder.path().display()))
 }
 
-/// A plan by its name or path: its name, and its text.
-fn text(plan: &str) -> Result<(String, String), Failure> {
-    let path = Path::new(plan);
-    let is_path =
-        plan.contains('/') || path.extension().is_some_and(|extension| extension == "toml");
-    if !is_path {
-        return Ok((plan.to_owned(), built_in(plan)?.to_owned()));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        let message = format!("cannot read plan {plan}: {error}");
-        match error.kind() {
-            std::io::ErrorKind::NotFound => Failure::not_found(message),
-            _ => Failure::failed(message),
+/// A plan and where it is from.
+struct Source {
+    name: String,
+    text: String,
+    /// What lies beside it, by name.
+    files: Vec<(String, String)>,
+    plan: Plan,
+}
+
+impl Source {
+    /// By its name or path.
+    fn find(plan: &str) -> Result<Source, Failure> {
+        let path = Path::new(plan);
+        let is_path =
+            plan.contains('/') || path.extension().is_some_and(|extension| extension == "toml");
+        if !is_path {
+            let text = built_in(plan)?.to_owned();
+            let parsed = Plan::parse(&text)?;
+            return Ok(Source { name: plan.to_owned(), text, files: Vec::new(), plan: parsed });
         }
-    })?;
-    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-    Ok((name.unwrap_or_else(|| "plan".to_owned()), text))
+        let parsed = Plan::read(path)?;
+        let read = |path: &Path| {
+            let failed =
+                |error| Failure::failed(format!("cannot read {}: {error}", path.display()));
+            std::fs::read_to_string(path).map_err(failed)
+        };
+        let file = |name: &str| Ok((name.to_owned(), read(&path.with_file_name(name))?));
+        let files = parsed.files().map(file).collect::<Result<_, Failure>>()?;
+        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_else(|| "plan".to_owned());
+        Ok(Source { name, text: read(path)?, files, plan: parsed })
+    }
 }
 
 /// What real time needs.
