@@ -83,8 +83,8 @@ pub enum Outcome {
 }
 
 impl Folder {
-    /// Makes a folder for a plan, or goes on with one that has results of the same plan. `files` are
-    /// those that lie beside the plan, by name, with their texts.
+    /// Makes a folder for a plan, or goes on with one that has results of the same plan. `files`
+    /// are those that lie beside the plan, by name, with their texts.
     ///
     /// # Errors
     ///

@@ -99,16 +99,7 @@ pub(super) fn read(text: &str) -> Result<FioFile, String> {
 /// A job, and how long it lasts.
 fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
     let mut options = Taken(options);
-    let rw = options.take("rw").unwrap_or_else(|| "read".to_owned());
-    let (pattern, work) = match rw.as_str() {
-        "read" => (Pattern::Sequential, Work::Read),
-        "write" => (Pattern::Sequential, Work::Write),
-        "rw" | "readwrite" => (Pattern::Sequential, Work::Mix),
-        "randread" => (Pattern::Uniform, Work::Read),
-        "randwrite" => (Pattern::Uniform, Work::Write),
-        "randrw" => (Pattern::Uniform, Work::Mix),
-        other => return Err(format!("rw={other} is not known")),
-    };
+    let (pattern, work) = work(options.take("rw").as_deref().unwrap_or("read"))?;
     let distribution = options.take("random_distribution");
     let (pattern, theta) = match distribution.as_deref() {
         None | Some("random") => (pattern, None),
@@ -167,6 +158,18 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
     match options.0.keys().next() {
         Some(key) => Err(format!("{key} is not known here")),
         None => Ok((job, seconds)),
+    }
+}
+
+fn work(rw: &str) -> Result<(Pattern, Work), String> {
+    match rw {
+        "read" => Ok((Pattern::Sequential, Work::Read)),
+        "write" => Ok((Pattern::Sequential, Work::Write)),
+        "rw" | "readwrite" => Ok((Pattern::Sequential, Work::Mix)),
+        "randread" => Ok((Pattern::Uniform, Work::Read)),
+        "randwrite" => Ok((Pattern::Uniform, Work::Write)),
+        "randrw" => Ok((Pattern::Uniform, Work::Mix)),
+        other => Err(format!("rw={other} is not known")),
     }
 }
 

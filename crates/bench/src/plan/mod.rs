@@ -234,8 +234,8 @@ pub struct Phase {
     #[serde(default)]
     pub fio: Option<String>,
     /// A program that works on the mounted file system instead of jobs, word by word. In it
-    /// `{mount}` stands for where that is, and `{folder}` for a folder elsewhere on the disk of this
-    /// machine, which all targets of a run have in common.
+    /// `{mount}` stands for where that is, and `{folder}` for a folder elsewhere on the disk of
+    /// this machine, which all targets of a run have in common.
     #[serde(default)]
     pub program: Vec<String>,
     /// How much memory the program may have, with the page cache of what it reads and writes.

@@ -5,12 +5,10 @@
 //! ended an unmount would wait forever, or fail. So the fields of [`Mounted`] stand in this order,
 //! which is that of their drops; and whoever holds what serves must outlive it.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::fio::Endpoint;
 use super::server::{Ready, Server, output};
 use super::{Ground, RealError};
 use crate::plan::FileSystem;
@@ -22,39 +20,32 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A mounted file system.
 pub(super) struct Mounted {
     mount: Mount,
-    /// `None` for a block device.
-    _loop_device: Option<LoopDevice>,
-    /// Only for an NBD export.
-    _fuse: Option<(FuseFolder, Server)>,
+    _loop_device: LoopDevice,
+    _fuse: FuseFolder,
+    _nbdfuse: Server,
 }
 
 impl Mounted {
-    /// Mounts what is on an endpoint; `make` names the file system that is made there before.
+    /// Mounts what is on an export; `make` names the file system that is made there before.
     pub(super) fn begin(
         ground: &Ground<'_>,
-        endpoint: &Endpoint,
+        uri: &str,
         make: Option<FileSystem>,
     ) -> Result<Mounted, RealError> {
-        let (file, fuse) = match endpoint {
-            Endpoint::Device(path) => (path.clone(), None),
-            Endpoint::Nbd(uri) => {
-                let (file, fuse, server) = fuse(ground, uri)?;
-                (file, Some((fuse, server)))
-            }
-        };
-        let facts = std::fs::metadata(&file).map_err(|error| RealError::file(&file, error))?;
-        let (device, loop_device) = if facts.file_type().is_block_device() {
-            (file.display().to_string(), None)
-        } else {
-            let made = LoopDevice::set_up(&file)?;
-            (made.0.clone(), Some(made))
-        };
+        let fuse = FuseFolder(folder(ground, "fuse")?);
+        let file = fuse.0.join("nbd");
+        let mut command = Command::new("nbdfuse");
+        command.arg(&fuse.0).arg(uri);
+        let log = ground.folder.join("nbdfuse.log");
+        let nbdfuse = Server::start(command, Ready::File(&file), &log, ground.interrupt)?;
+        let loop_device = LoopDevice::set_up(&file)?;
         if let Some(file_system) = make {
-            output(mkfs(file_system).arg(&device))?;
+            output(mkfs(file_system).arg(&loop_device.0))?;
         }
         let folder = folder(ground, "mount")?;
-        output(Command::new("mount").arg(&device).arg(&folder))?;
-        Ok(Mounted { mount: Mount(folder), _loop_device: loop_device, _fuse: fuse })
+        output(Command::new("mount").arg(&loop_device.0).arg(&folder))?;
+        let mount = Mount(folder);
+        Ok(Mounted { mount, _loop_device: loop_device, _fuse: fuse, _nbdfuse: nbdfuse })
     }
 
     /// Where it is.
@@ -76,17 +67,6 @@ fn mkfs(file_system: FileSystem) -> Command {
         FileSystem::Xfs => command.args(["-f", "-q", "-K"]),
     };
     command
-}
-
-/// Makes a file of an export.
-fn fuse(ground: &Ground<'_>, uri: &str) -> Result<(PathBuf, FuseFolder, Server), RealError> {
-    let folder = FuseFolder(folder(ground, "fuse")?);
-    let file = folder.0.join("nbd");
-    let mut command = Command::new("nbdfuse");
-    command.arg(&folder.0).arg(uri);
-    let log = ground.folder.join("nbdfuse.log");
-    let server = Server::start(command, Ready::File(&file), &log, ground.interrupt)?;
-    Ok((file, folder, server))
 }
 
 fn folder(ground: &Ground<'_>, name: &str) -> Result<PathBuf, RealError> {

@@ -44,7 +44,7 @@ impl Service {
     ) -> Result<Service, RealError> {
         let mut service = Service::serve(plan, target, ground)?;
         if plan.file_system.is_some() {
-            service.mounted = Some(Mounted::begin(ground, &service.served, plan.file_system)?);
+            service.mounted = Some(Mounted::begin(ground, service.uri(), plan.file_system)?);
         }
         Ok(service)
     }
@@ -55,8 +55,11 @@ impl Service {
         if let Some(name) = &target.device {
             let place = places.device(name)?;
             return Ok(match &place.plain {
-                Some(path) => service(Kind::Device, Endpoint::Device(path.clone())),
-                None => {
+                // What carries a file system goes the same way as all others.
+                Some(path) if plan.file_system.is_none() => {
+                    service(Kind::Device, Endpoint::Device(path.clone()))
+                }
+                _ => {
                     let (server, uri) = daemon::serve_bare(ground, &place)?;
                     service(Kind::Server(server), Endpoint::Nbd(uri))
                 }
@@ -94,6 +97,14 @@ impl Service {
         }
     }
 
+    /// Of what carries a file system.
+    fn uri(&self) -> &str {
+        match &self.served {
+            Endpoint::Nbd(uri) => uri,
+            Endpoint::Device(_) => unreachable!("it is served over NBD"),
+        }
+    }
+
     /// Where the file system is; there is one if the plan has one.
     pub(super) fn folder(&self) -> Option<&Path> {
         self.mounted.as_ref().map(Mounted::folder)
@@ -112,7 +123,7 @@ impl Service {
             *daemon = Some(running.again(ground, how)?);
         }
         if is_mounted {
-            self.mounted = Some(Mounted::begin(ground, &self.served, None)?);
+            self.mounted = Some(Mounted::begin(ground, self.uri(), None)?);
         }
         Ok(())
     }
