@@ -37,10 +37,12 @@ impl FromStr for Share {
         let target = Target::by_name(value_of(text, "target")?)?;
         let depth = value_of(text, "depth")?.parse().context("depth")?;
         let figures = text.splitn(3, ' ').nth(2).context("no figures")?;
-        let mut fields = figures.splitn(4, ';').map(str::trim);
+        let mut fields = figures.split(';').map(str::trim);
         let mut field = |what: &str| fields.next().with_context(|| format!("no {what} in: {text}"));
         let percent = field("percent")?.trim_end_matches('%').parse().context("percent")?;
-        let (program, object) = (field("program")?.to_owned(), field("object")?.to_owned());
+        let (program, object) = (field("program")?, field("object")?.to_owned());
+        // Threads of the kernel have numbers behind their names.
+        let program = program.split_once('/').map_or(program, |(name, _)| name).to_owned();
         // `[k]` or `[.]` says in which mode it runs, which the object says, too.
         let function = field("function")?;
         let function = function.split_once(' ').map_or(function, |(_, name)| name).trim();
@@ -75,11 +77,15 @@ pub(super) fn text(shares: &[Share]) -> String {
     let columns: Vec<(Target, u32)> =
         DEPTHS.into_iter().flat_map(|depth| TARGETS.map(|target| (target, depth))).collect();
     let place = |share: &Share| columns.iter().position(|c| *c == (share.target, share.depth));
-    let mut busy = vec![0.0; columns.len()];
+    // Functions with a small share have no line, so what is busy is what is not idle.
+    let mut busy = vec![100.0; columns.len()];
     let mut rows: BTreeMap<(String, String), Vec<f64>> = BTreeMap::new();
-    for share in shares.iter().filter(|share| !share.is_idle()) {
+    for share in shares {
         let Some(column) = place(share) else { continue };
-        busy[column] += share.percent;
+        if share.is_idle() {
+            busy[column] -= share.percent;
+            continue;
+        }
         let row = rows.entry((share.place(), share.function.clone()));
         row.or_insert_with(|| vec![0.0; columns.len()])[column] += share.percent;
     }
@@ -99,7 +105,12 @@ pub(super) fn text(shares: &[Share]) -> String {
     let header: Vec<&str> =
         ["function", "of"].into_iter().chain(titles.iter().map(String::as_str)).collect();
     let cells = rows.into_iter().take(ROWS).map(|((place, function), percents)| {
-        let percents = percents.iter().map(|percent| format!("{percent:.1}"));
+        // What perf printed no line for took little.
+        let cell = |percent: &f64| match percent {
+            0.0 => "–".to_owned(),
+            percent => format!("{percent:.1}"),
+        };
+        let percents = percents.iter().map(cell);
         [format!("`{function}`"), place].into_iter().chain(percents).collect()
     });
     table(&header, cells)
@@ -110,7 +121,7 @@ mod tests {
     use super::*;
 
     const LINES: [&str; 4] = [
-        "target=ublk depth=1 40.00%;swapper;[kernel.kallsyms];[k] default_idle",
+        "target=ublk depth=1 40.00%;swapper/1;[kernel.kallsyms];[k] default_idle ;- -",
         "target=ublk depth=1 45.00%;forebay;forebay;[.] forebay::a::b::h0123456789abcdef",
         "target=ublk depth=1 15.00%;fio;[kernel.kallsyms];[k] io_submit",
         "target=nbd depth=32 10.00%;fio;libc.so.6;[.] memcpy",
@@ -124,9 +135,9 @@ mod tests {
         assert_eq!(
             rows[..3],
             [
-                "| `memcpy` | fio | 0.0 | 0.0 | 0.0 | 100.0 |",
-                "| `forebay::a::b` | forebay | 75.0 | 0.0 | 0.0 | 0.0 |",
-                "| `io_submit` | fio, in the kernel | 25.0 | 0.0 | 0.0 | 0.0 |",
+                "| `forebay::a::b` | forebay | 75.0 | – | – | – |",
+                "| `io_submit` | fio, in the kernel | 25.0 | – | – | – |",
+                "| `memcpy` | fio | – | – | – | 10.0 |",
             ],
             "{text}"
         );
