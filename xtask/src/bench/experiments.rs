@@ -263,10 +263,10 @@ other people's machines.
 What these figures have to be. The verdict follows from the figures of this run.
 
 Of uniform reads, the first run on a data set is no faster than the disk: none of its blocks was
-read before, and no rule tells which will be next. The model's disk reads 332 KB/s where that of the
-publication read 350 and bcache, in first runs on it, 352 to 395; so a run of 40 seconds comes less
-far here, and a first run that finds what earlier ones have read (tests B, D and E) sooner meets what
-they have not. The 1,155 of test A are of dm-cache, which fetches 256 KiB at a time.
+read before, and no rule tells which will be next. The model's disk reads 332 KB/s where that of
+the publication read 350 and bcache, in first runs on it, 352 to 395; so a run of 40 seconds comes
+less far here, and a first run that finds what earlier ones have read (tests B, D and E) sooner
+meets what they have not. The 1,155 of test A are of dm-cache, which fetches 256 KiB at a time.
 
 {}{tables}",
         super::command_line(),
