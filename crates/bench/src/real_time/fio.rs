@@ -144,11 +144,11 @@ impl Seen {
 
     /// Adds what a run left in `folder`, removes its logs, and returns how long the run took, in
     /// seconds.
-    pub(super) fn add(&mut self, folder: &Path) -> Result<f64, RealError> {
+    pub(super) fn add(&mut self, folder: &Path, phase: &Phase) -> Result<f64, RealError> {
         let path = folder.join(OUTPUT);
         let text = std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
         let seconds = self.add_document(&text)?;
-        let mut per_second = vec![0; whole_seconds(seconds)];
+        let mut per_second = vec![0; whole_seconds(phase, seconds)];
         for number in 1..=self.clients.len() {
             let path = folder.join(format!("{LOG}_iops.{number}.log"));
             let log =
@@ -305,9 +305,12 @@ mod tests {
                 let log = folder.path().join(format!("{LOG}_iops.{number}.log"));
                 std::fs::write(log, "1000, 5, 0, 4096, 0\n2003, 7, 1, 4096, 0\n").unwrap();
             }
-            seconds += seen.add(folder.path()).unwrap();
+            seconds += seen.add(folder.path(), &phase()).unwrap();
         }
         assert_eq!((seconds, &seen.per_second[..]), (5.2, &[15, 21, 0, 15, 21, 0][..]));
+        // Answers that come after the time of the phase have no second of their own.
+        let short = Phase { seconds: Some(2), ..phase() };
+        assert_eq!((whole_seconds(&short, 3.4), whole_seconds(&short, 1.6)), (2, 2));
         let jobs = seen.jobs();
         assert_eq!((jobs[0].name.as_str(), jobs[0].reads, jobs[0].bytes), ("reads 1", 4, 16384));
         let mean_us = jobs[0].read_latency.as_ref().unwrap().mean_us;

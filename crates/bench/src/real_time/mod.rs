@@ -187,10 +187,12 @@ pub fn run(
     })
 }
 
-/// Seconds that have samples. fio ends some milliseconds late, on a slow machine many, and that is
-/// no second more.
-fn whole_seconds(seconds: f64) -> usize {
-    seconds.round().max(1.0) as usize
+/// Seconds that have samples, of a phase that took so long. fio ends some milliseconds late, on a
+/// slow machine many, and that is no second more; nor is the time that it waits for the last
+/// answers when that of the phase is over.
+fn whole_seconds(phase: &Phase, seconds: f64) -> usize {
+    let whole = seconds.round().max(1.0) as usize;
+    phase.seconds.map_or(whole, |most| whole.min(most as usize))
 }
 
 /// What is clean in the page cache is forgotten.
@@ -230,7 +232,7 @@ impl Work<'_> {
             } else {
                 self.ask(&mut seen, at_second)?
             };
-            self.samples.truncate(first + whole_seconds(seconds));
+            self.samples.truncate(first + whole_seconds(self.phase, seconds));
             lasted_s += seconds;
         }
         let mut requests = seen.per_second.iter();
@@ -284,7 +286,7 @@ impl Work<'_> {
             let output = std::fs::read_to_string(folder.join(fio::OUTPUT)).unwrap_or_default();
             return Err(ended.failed(output.split('{').next().unwrap_or_default()));
         }
-        let seconds = seen.add(folder)?;
+        let seconds = seen.add(folder, self.phase)?;
         self.complete(&mut watch, seconds)?;
         Ok(seconds)
     }
@@ -343,7 +345,7 @@ impl Work<'_> {
 
     /// The last second may have ended with the client.
     fn complete(&mut self, watch: &mut Watch, seconds: f64) -> Result<(), RealError> {
-        while watch.samples < whole_seconds(seconds) as u64 {
+        while watch.samples < whole_seconds(self.phase, seconds) as u64 {
             self.sample(watch)?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{Interrupt, RealError};
 
@@ -128,7 +128,7 @@ impl Server {
     }
 }
 
-/// A program that runs to its end, and is killed if it is not waited for.
+/// A program that runs to its end, and is killed if it is not waited for, with what it has started.
 pub(super) struct Client {
     child: Child,
     name: String,
@@ -153,8 +153,11 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Does nothing to a child that was waited for.
-        let _ = self.child.kill();
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        // Its number is its own, and that of its group, as long as it was not waited for.
+        if let (Some(pid), Ok(None)) = (pid, self.child.try_wait()) {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
         let _ = self.child.wait();
     }
 }
