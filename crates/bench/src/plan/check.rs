@@ -86,6 +86,14 @@ impl Plan {
         for phase in &self.phases {
             self.check_phase(phase)?;
         }
+        for published in &self.published {
+            let place = format!("published {}", published.title);
+            let is_known = |name: &String| {
+                self.phases.iter().any(|phase| !phase.is_preparation && phase.name == *name)
+            };
+            let what = "phase: there is none of that name that is measured";
+            require(published.phase.as_ref().is_none_or(is_known), &place, what)?;
+        }
         let is_measured = self.phases.iter().any(|phase| !phase.is_preparation);
         require(is_measured, "plan", "no phase is measured")
     }
@@ -263,6 +271,11 @@ mod tests {
             ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 0", "files: 1 to"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 2\nat = 0", "not with `at`"),
+            (
+                "clock = \"virtual\"",
+                "clock = \"virtual\"\npublished = [{ title = \"x\", phase = \"y\" }]",
+                "published x: phase",
+            ),
             ("seconds = 10", "program = [\"ls\"]", "program: without jobs"),
             ("seconds = 10", "seconds = 10\nmemory_max = \"64M\"", "memory_max: of a program"),
             ("seconds = 10", "seconds = 10\nfio = \"../a\"", "beside the plan"),

@@ -363,6 +363,9 @@ pub enum Pattern {
 pub struct Published {
     /// What was measured.
     pub title: String,
+    /// The phase that it stands beside; all of them unless said.
+    #[serde(default)]
+    pub phase: Option<String>,
     /// Requests a second.
     #[serde(default)]
     pub iops: Option<f64>,

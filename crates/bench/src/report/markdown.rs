@@ -41,7 +41,8 @@ pub fn table(summary: &Summary) -> String {
     for published in &summary.published {
         let cells = columns::published_cells(published);
         let remark = in_cell(&published.remark);
-        let phase = format!("as published {remark}");
+        let of = published.phase.as_ref().map(|phase| format!("{}, ", in_cell(phase)));
+        let phase = format!("{}as published {remark}", of.unwrap_or_default());
         row(&in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
     }
     if summary.repetitions > 1 {
@@ -101,6 +102,7 @@ mod tests {
         let published = Published {
             title: "a|b".to_owned(),
             iops: Some(1500.0),
+            phase: None,
             run_s: None,
             first_run_s: None,
             hit_ratio: None,

@@ -90,7 +90,8 @@
   });
   const publishedNote = ({ remark }) =>
     remark ? `as published, ${remark.replace(/^\((.*)\)$/, "$1")}` : "as published";
-  const publishedRows = (field) => published.filter((row) => row[field] !== null)
+  const isShown = ({ phase }) => phase === null || phase === phases[shownPhase].name;
+  const publishedRows = (field) => published.filter((row) => row[field] !== null && isShown(row))
     .map((row) => ({ name: row.title, note: publishedNote(row), value: row[field] }));
 
   const drawBars = () => {
