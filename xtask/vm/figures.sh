@@ -44,17 +44,16 @@ profile() {
 
 # phase TARGET DEVICE DEPTH
 phase() {
+    work="fio --name=figures --filename=$2 --size=${MIB}M --rw=randread --bs=4k --direct=1
+        --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based --norandommap
+        --randrepeat=0 --thread --minimal --output=/run/fio.out"
     if [ $round = profile ]; then
-        profile $1 $3 fio --name=profile --filename=$2 --size=${MIB}M --rw=randread --bs=4k \
-            --direct=1 --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based \
-            --norandommap --randrepeat=0 --thread --output=/run/fio.out
+        profile $1 $3 $work
         return
     fi
     misses=$(misses)
     before="$(busy) $(served)"
-    must "$1" fio --name=figures --filename=$2 --size=${MIB}M --rw=randread --bs=4k --direct=1 \
-        --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based --norandommap \
-        --randrepeat=0 --thread --minimal --output=/run/fio.out
+    must "$1" $work
     after="$(busy) $(served)"
     [ "$misses" = "$(misses)" ] || failed "$1" "some reads missed the cache"
     # Fields of fio's terse format, version 3.

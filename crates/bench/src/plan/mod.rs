@@ -383,6 +383,36 @@ pub struct Published {
     pub remark: String,
 }
 
+/// A plan, and the texts that it was read from.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Source {
+    /// The plan.
+    pub plan: Plan,
+    /// Its text.
+    pub text: String,
+    /// The files beside it that it names, with their texts.
+    pub files: Vec<(String, String)>,
+}
+
+impl Source {
+    /// Reads a plan, and what it needs beside it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Plan::read`].
+    pub fn read(path: &Path) -> Result<Source, PlanError> {
+        let text = read(path)?;
+        let mut files = Vec::new();
+        let mut beside = |name: &str| {
+            let text = read(&path.with_file_name(name))?;
+            files.push((name.to_owned(), text.clone()));
+            Ok(text)
+        };
+        let plan = Plan::parse_with(&text, &mut beside).map_err(|error| error.in_file(path))?;
+        Ok(Source { plan, text, files })
+    }
+}
+
 impl Plan {
     /// Reads a plan.
     ///
@@ -391,9 +421,7 @@ impl Plan {
     /// If it cannot be read, is no TOML, has words that are not known, or does not make sense; the
     /// error says where.
     pub fn read(path: &Path) -> Result<Plan, PlanError> {
-        let text = read(path)?;
-        let beside = |name: &str| read(&path.with_file_name(name));
-        Plan::parse_with(&text, &beside).map_err(|error| error.in_file(path))
+        Source::read(path).map(|source| source.plan)
     }
 
     /// Reads the text of a plan.
@@ -402,13 +430,13 @@ impl Plan {
     ///
     /// As [`Plan::read`].
     pub fn parse(text: &str) -> Result<Plan, PlanError> {
-        Plan::parse_with(text, &|name| Err(PlanError::NoFolder(name.to_owned())))
+        Plan::parse_with(text, &mut |name| Err(PlanError::NoFolder(name.to_owned())))
     }
 
     /// Reads the text of a plan; `beside` reads files that lie beside it.
     fn parse_with(
         text: &str,
-        beside: &dyn Fn(&str) -> Result<String, PlanError>,
+        beside: &mut dyn FnMut(&str) -> Result<String, PlanError>,
     ) -> Result<Plan, PlanError> {
         let mut plan: Plan = toml::from_str(text)?;
         for phase in &mut plan.phases {
@@ -426,11 +454,6 @@ impl Plan {
         }
         plan.check()?;
         Ok(plan)
-    }
-
-    /// Names of the files beside it that it needs.
-    pub fn files(&self) -> impl Iterator<Item = &str> {
-        self.phases.iter().filter_map(|phase| phase.fio.as_deref())
     }
 
     /// What decides all that is random in a repetition.

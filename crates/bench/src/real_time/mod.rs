@@ -303,11 +303,12 @@ impl Work<'_> {
         let words: Vec<String> = self.phase.program.iter().map(fill_in).collect();
         let mut command = match limit {
             Some(limit) => limit.command(&words),
-            None => Command::new(&words[0]),
+            None => {
+                let mut command = Command::new(&words[0]);
+                command.args(&words[1..]);
+                command
+            }
         };
-        if limit.is_none() {
-            command.args(&words[1..]);
-        }
         let mut watch = Watch::begin(self.service, self.ground)?;
         let ended = self.await_end(&mut command, &mut watch, at_second)?;
         let seconds = watch.began.elapsed().as_secs_f64();

@@ -97,6 +97,13 @@ pub(super) fn shown(summary: &Summary) -> Vec<usize> {
     (0..HEADINGS.len()).filter(is_shown).collect()
 }
 
+/// What stands in the column of phases beside it.
+pub(super) fn published_phase(published: &Published) -> String {
+    let Published { phase, remark, .. } = published;
+    let of = phase.as_ref().map(|phase| format!("{phase}, "));
+    format!("{}as published {remark}", of.unwrap_or_default())
+}
+
 /// The values of all repetitions, each written in this way.
 pub(super) fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> Cell {
     let Some(spread) = spread else { return Cell::default() };

@@ -390,9 +390,7 @@ fn rows(summary: &Summary, shown: &[ShownPhase<'_>], columns: &[usize]) -> Strin
     }
     for published in &summary.published {
         let cells = of_columns(columns::published_cells(published));
-        let of = published.phase.as_ref().map(|phase| format!("{}, ", escaped(phase)));
-        let remark = escaped(&published.remark);
-        let phase = format!("{}as published {remark}", of.unwrap_or_default());
+        let phase = escaped(&columns::published_phase(published));
         let title = escaped(&published.title);
         row(&mut html, " class=\"published\"", &title, &phase, Some(Clock::Real), &cells);
     }

@@ -40,9 +40,7 @@ pub fn table(summary: &Summary) -> String {
     }
     for published in &summary.published {
         let cells = columns::published_cells(published);
-        let remark = in_cell(&published.remark);
-        let of = published.phase.as_ref().map(|phase| format!("{}, ", in_cell(phase)));
-        let phase = format!("{}as published {remark}", of.unwrap_or_default());
+        let phase = in_cell(&columns::published_phase(published));
         row(&in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
     }
     if summary.repetitions > 1 {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 
 use forebay_bench::folder::{Folder, Outcome};
-use forebay_bench::plan::{Clock, Phase, Plan, Target};
+use forebay_bench::plan::{Clock, Phase, Plan, Source, Target};
 use forebay_bench::real_time::{Ground, Interrupt, RealError};
 use forebay_bench::result::TargetResult;
 use forebay_bench::summary::Summary;
@@ -29,7 +29,7 @@ enum Missing {
 }
 
 pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
-    let Source { name, text, files, mut plan } = Source::find(&arguments.plan)?;
+    let (name, Source { mut plan, text, files }) = find(&arguments.plan)?;
     plan.clock = arguments.clock.map_or(plan.clock, Clock::from);
     plan.repetitions = arguments.repetitions.unwrap_or(plan.repetitions);
     for name in &arguments.only {
@@ -103,38 +103,18 @@ fn show(summary: &Summary, folder: &Folder, json: bool) -> Result<(), Failure> {
     output::print(&format!("\nall figures are in {}\n", folder.path().display()))
 }
 
-/// A plan and where it is from.
-struct Source {
-    name: String,
-    text: String,
-    /// What lies beside it, by name.
-    files: Vec<(String, String)>,
-    plan: Plan,
-}
-
-impl Source {
-    /// By its name or path.
-    fn find(plan: &str) -> Result<Source, Failure> {
-        let path = Path::new(plan);
-        let is_path =
-            plan.contains('/') || path.extension().is_some_and(|extension| extension == "toml");
-        if !is_path {
-            let text = built_in(plan)?.to_owned();
-            let parsed = Plan::parse(&text)?;
-            return Ok(Source { name: plan.to_owned(), text, files: Vec::new(), plan: parsed });
-        }
-        let parsed = Plan::read(path)?;
-        let read = |path: &Path| {
-            let failed =
-                |error| Failure::failed(format!("cannot read {}: {error}", path.display()));
-            std::fs::read_to_string(path).map_err(failed)
-        };
-        let file = |name: &str| Ok((name.to_owned(), read(&path.with_file_name(name))?));
-        let files = parsed.files().map(file).collect::<Result<_, Failure>>()?;
-        let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
-        let name = name.unwrap_or_else(|| "plan".to_owned());
-        Ok(Source { name, text: read(path)?, files, plan: parsed })
+/// A plan by its name or path: its name, and what it is read from.
+fn find(plan: &str) -> Result<(String, Source), Failure> {
+    let path = Path::new(plan);
+    let is_path =
+        plan.contains('/') || path.extension().is_some_and(|extension| extension == "toml");
+    if !is_path {
+        let text = built_in(plan)?.to_owned();
+        let source = Source { plan: Plan::parse(&text)?, text, files: Vec::new() };
+        return Ok((plan.to_owned(), source));
     }
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned());
+    Ok((name.unwrap_or_else(|| "plan".to_owned()), Source::read(path)?))
 }
 
 /// What real time needs.
