@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use crate::format::checkpoint::{clear_bit, set_bit};
+use crate::prefetch::prefetch;
 use crate::units::CacheBlock;
 
 const WORD_BITS: u64 = u64::BITS as u64;
@@ -51,6 +52,11 @@ impl BlockBits {
 
     pub(crate) fn set_word(&mut self, position: CacheBlock, bits: u64) {
         self.words[position.0 as usize / WORD_BITS as usize] = bits;
+    }
+
+    /// Has the bits of the position loaded, which will be wanted.
+    pub(crate) fn prefetch(&self, position: CacheBlock) {
+        prefetch(&self.words[position.0 as usize / WORD_BITS as usize]);
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

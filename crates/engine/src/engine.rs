@@ -537,6 +537,11 @@ impl Engine {
         self.scratch.granted = granted;
     }
 
+    /// The volume in a slot that somebody named; `None` if there is none.
+    pub(crate) fn find_volume(&self, slot: VolumeSlot) -> Option<&Volume> {
+        self.volumes.get(usize::from(slot.0))?.as_ref()
+    }
+
     pub(crate) fn volume(&self, slot: VolumeSlot) -> &Volume {
         self.volumes[usize::from(slot.0)].as_ref().expect("the slot is in use")
     }

@@ -109,7 +109,7 @@ impl Engine {
     /// `None` if there is no such volume or block.
     #[must_use]
     pub fn explain(&self, now: Time, slot: VolumeSlot, block: OriginBlock) -> Option<Explanation> {
-        let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
+        let volume = self.find_volume(slot)?;
         let block = block.0;
         let is_pinned = self.superblock.pins(slot).has(block);
         if block >= volume.block_count() {

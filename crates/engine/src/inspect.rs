@@ -33,8 +33,15 @@ impl Engine {
     /// memory may have a larger one that is not durable yet.
     #[must_use]
     pub fn volume_size_bytes(&self, slot: VolumeSlot) -> Option<u64> {
-        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
-        volume.map(|volume| volume.size_bytes)
+        self.find_volume(slot).map(|volume| volume.size_bytes)
+    }
+
+    /// Bytes that each level of a volume's index takes, the root's first. A lookup touches one node
+    /// of each level, one after another. Looks at all nodes, which takes milliseconds for a million
+    /// extents.
+    #[must_use]
+    pub fn index_level_bytes(&self, slot: VolumeSlot) -> Option<Vec<usize>> {
+        self.find_volume(slot).map(|volume| volume.index.complete.level_bytes())
     }
 
     /// Sets all counters to zero.
@@ -79,7 +86,7 @@ impl Engine {
     /// State of a volume.
     #[must_use]
     pub fn volume_status(&self, now: Time, slot: VolumeSlot) -> Option<VolumeStatus> {
-        let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
+        let volume = self.find_volume(slot)?;
         let state = match volume.service {
             Service::GivenUp => VolumeState::Discarding,
             _ if volume.facts.is_none() => VolumeState::OriginMissing,

@@ -41,6 +41,7 @@ pub mod options;
 mod path;
 pub mod payload;
 pub mod policy;
+mod prefetch;
 mod range_lock;
 mod read_ahead;
 mod recovery;

@@ -140,6 +140,11 @@ impl Volume {
         ranges.any(overlaps) || unsure.any(overlaps)
     }
 
+    /// Writes around the log that have not ended.
+    pub(crate) fn around_under_way_count(&self) -> u64 {
+        self.around.iter().filter(|(_, _, number)| *number == FlushNumber::MAX).count() as u64
+    }
+
     /// Remembers a range that a failed write left uncertain; of too many, everything is.
     pub(crate) fn note_unsure(&mut self, start: u64, block_count: u64) {
         if self.unsure.len() < AROUND_RANGES_MAX {

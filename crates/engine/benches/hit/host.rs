@@ -31,7 +31,7 @@ pub(crate) struct Memory {
     pub(crate) index_bytes: u64,
     /// Of checksums, in segments with data; headers and what is not yet written have some, too.
     pub(crate) checksum_bytes: u64,
-    /// Of the bits of these segments, live and dirty.
+    /// Of the bits of each block in these segments.
     pub(crate) bits_bytes: u64,
 }
 
@@ -106,11 +106,20 @@ impl Host {
         let status = self.devices.engine.status(Time(self.devices.now));
         let used_segments = u64::from(status.segments - status.free_segments);
         let segment_blocks = u64::from(status.segment_blocks);
-        // As `SegmentTable::bytes_per_segment` has it: a checksum of 4 bytes a block, and two bits.
+        // As `SegmentTable::bytes_per_segment` has it: a checksum of 4 bytes a block, and two bits,
+        // live and dirty.
         let checksum_bytes = used_segments * segment_blocks * 4;
-        let bits_bytes = used_segments * 2 * segment_blocks.div_ceil(64) * 8;
+        let bit_bytes = used_segments * segment_blocks.div_ceil(64) * 8;
         let grown = status.memory_bytes - self.empty_bytes;
-        Memory { index_bytes: grown - checksum_bytes - bits_bytes, checksum_bytes, bits_bytes }
+        let index_bytes = grown - checksum_bytes - 2 * bit_bytes;
+        // An empty cache has three more for each block of the device: two of the policy, and that
+        // it was fetched ahead.
+        Memory { index_bytes, checksum_bytes, bits_bytes: 5 * bit_bytes }
+    }
+
+    /// Bytes of each level of the index.
+    pub(crate) fn level_bytes(&self) -> Vec<usize> {
+        self.devices.engine.index_level_bytes(VOLUME).expect("there is one volume")
     }
 
     /// Nanoseconds of CPU time of a hit of one block, with so many at a time.

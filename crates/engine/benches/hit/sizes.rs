@@ -15,6 +15,7 @@ pub(crate) fn measure(text: &str) -> String {
     let size = Size { extents: 1 << log2, extent_blocks };
     let mut host = Host::with_extents(size);
     let memory = host.memory();
+    let level_bytes = host.level_bytes();
     let hit_ns = rounds(|| host.time_hits(1));
     drop(host);
     let chase_bytes = memory.index_bytes + memory.checksum_bytes + memory.bits_bytes;
@@ -26,6 +27,7 @@ pub(crate) fn measure(text: &str) -> String {
         ("extent_blocks", extent_blocks.to_string()),
         ("hit_ns", format!("{hit_ns:?}")),
         ("index_bytes", memory.index_bytes.to_string()),
+        ("level_bytes", format!("{level_bytes:?}")),
         ("checksum_bytes", memory.checksum_bytes.to_string()),
         ("bits_bytes", memory.bits_bytes.to_string()),
         ("ghost_bytes", ghost_bytes(size).to_string()),
@@ -43,6 +45,6 @@ fn ghost_bytes(size: Size) -> u64 {
     for block in (0..cache_blocks).step_by(block_count as usize) {
         policy.on_demoted(BlockKey { volume: 0, block }, block_count, Queue::Small);
     }
-    // The reference bits are not of the ghost.
-    policy.memory_bytes() as u64 - cache_blocks.div_ceil(64) * 8
+    // The two bits of each block are not of the ghost.
+    policy.memory_bytes() as u64 - 2 * cache_blocks.div_ceil(64) * 8
 }

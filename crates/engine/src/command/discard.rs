@@ -36,8 +36,7 @@ const PATIENCE_MS: u64 = 2000;
 
 impl Engine {
     pub(super) fn start_discard(&mut self, id: CommandId, slot: VolumeSlot) {
-        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
-        let Some(volume) = volume else {
+        let Some(volume) = self.find_volume(slot) else {
             self.end_command(id, Err(CommandError::NoSuchVolume));
             return;
         };

@@ -35,8 +35,7 @@ pub(super) enum OldTail {
 
 impl Engine {
     pub(super) fn grow(&mut self, id: CommandId, slot: VolumeSlot, size_bytes: u64) {
-        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
-        let Some(old_bytes) = volume.map(|volume| volume.size_bytes) else {
+        let Some(old_bytes) = self.find_volume(slot).map(|volume| volume.size_bytes) else {
             self.end_command(id, Err(CommandError::NoSuchVolume));
             return;
         };

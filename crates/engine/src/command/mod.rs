@@ -246,8 +246,8 @@ impl Engine {
 
     /// Whether a command has begun for the volume, and was not refused.
     fn is_command_of(&self, id: CommandId, slot: VolumeSlot) -> bool {
-        let volume = self.volumes.get(usize::from(slot.0)).and_then(Option::as_ref);
-        volume.and_then(|volume| volume.command).is_some_and(|command| command.id == id)
+        let command = self.find_volume(slot).and_then(|volume| volume.command);
+        command.is_some_and(|command| command.id == id)
     }
 
     fn set_cache_set(&mut self, id: CommandId, settings: SetSettings) {

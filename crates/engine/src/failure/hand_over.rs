@@ -256,7 +256,7 @@ impl Engine {
     }
 
     fn inherited_volume(&self, inherited: &InheritedVolume) -> Option<&crate::volume::Volume> {
-        let volume = self.volumes.get(usize::from(inherited.slot.0))?.as_ref()?;
+        let volume = self.find_volume(inherited.slot)?;
         (volume.id == inherited.id).then_some(volume)
     }
 

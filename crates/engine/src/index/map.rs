@@ -152,6 +152,11 @@ impl BlockMap {
         self.data.extent_count() + self.blanks.len()
     }
 
+    /// Bytes of each level of the tree, the root's first. Looks at all nodes.
+    pub(crate) fn level_bytes(&self) -> Vec<usize> {
+        self.data.level_bytes()
+    }
+
     pub(crate) fn memory_bytes(&self) -> usize {
         self.data.memory_bytes() + self.blanks.len() * 64
     }

@@ -65,19 +65,22 @@ impl Marks {
 
     /// How many of the node's `items` begin at or before `block`.
     pub(super) fn rank<T: Begins>(&self, items: &[T], block: u64) -> usize {
-        let part = self.part(items.len(), block);
-        part.start + rank(&items[part], block)
+        let open = self.open(items.len(), block);
+        open.start + rank(&items[open], block)
     }
 
-    /// Of `len` items those that may be the last that begins at or before `block`.
-    fn part(&self, len: usize, block: u64) -> Range<usize> {
+    /// Of `len` items those of which the marks do not tell whether they begin at or before `block`:
+    /// all in front of them do, and all behind them do not.
+    fn open(&self, len: usize, block: u64) -> Range<usize> {
         let distance = block.saturating_sub(self.first()) >> (self.first_shift & 0x3f);
         let mark = u8::try_from(distance).unwrap_or(u8::MAX).min(NO_PART - 1);
         // Counted in bytes: the processor compares many at once.
         let before: u8 = self.parts.iter().map(|part| u8::from(*part < mark)).sum();
         let not_behind: u8 = self.parts.iter().map(|part| u8::from(*part <= mark)).sum();
         let step = len.div_ceil(PARTS);
-        usize::from(before.saturating_sub(1)) * step..len.min(usize::from(not_behind) * step)
+        // The mark is that of the first item of a part.
+        let from = usize::from(before).checked_sub(1).map_or(0, |last| last * step + 1);
+        from..len.min(usize::from(not_behind) * step)
     }
 }
 
@@ -133,8 +136,8 @@ mod tests {
             let items: Vec<u64> = (0..len).map(|index| 7 + stride * index).collect();
             let marks = Marks::of(&items);
             for index in 0..len {
-                let part = marks.part(items.len(), items[index as usize]);
-                prop_assert!(part.len() <= 2 * items.len().div_ceil(PARTS), "{part:?}");
+                let open = marks.open(items.len(), items[index as usize]);
+                prop_assert!(open.len() < 2 * items.len().div_ceil(PARTS), "{open:?}");
             }
         }
     }

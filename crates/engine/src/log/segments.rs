@@ -17,8 +17,12 @@ use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
 use crate::format::summary::PlacedEntry;
 use crate::log::MOSTLY_DEAD_DIVISOR;
 use crate::policy::Queue;
+use crate::prefetch::prefetch;
 use crate::slab::Key;
 use crate::units::{CacheBlock, Crc32c, Generation, SequenceNumber, Time, Version, VolumeSlot};
+
+/// Checksums in what a processor loads at a time.
+const CRCS_PER_LINE: usize = 64 / size_of::<Crc32c>();
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SegmentState {
@@ -315,9 +319,11 @@ impl SegmentTable {
         &self.read_states[segment as usize].crcs
     }
 
-    /// Loads a checksum that will be wanted, so that its cache miss is under way beside others.
-    pub(crate) fn touch_crc(&self, position: CacheBlock) {
-        core::hint::black_box(self.crc(position));
+    /// Has the checksums of a run loaded, which will be wanted.
+    pub(crate) fn prefetch_crcs(&self, position: CacheBlock, block_count: u32) {
+        let (segment, block) = self.locate(position);
+        let run = &self.crcs(segment)[block as usize..][..block_count as usize];
+        run.chunks(CRCS_PER_LINE).for_each(|line| prefetch(&line[0]));
     }
 
     /// The stretch of a queue that a segment is.

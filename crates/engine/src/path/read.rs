@@ -138,8 +138,7 @@ impl Engine {
             Place::Data(position) => {
                 let block_count = u32::try_from(piece.block_count).expect("data pieces are small");
                 let slot = self.operations[key].request.volume;
-                self.log.segments.touch_crc(position);
-                self.note_hit(slot, position, block_count);
+                self.prefetch_for_hit(position, block_count);
                 self.operations[key].parts += 1;
                 let part = ReadPart {
                     operation: key,
@@ -161,6 +160,14 @@ impl Engine {
             }
             Place::Absent => unreachable!("the caller takes it for missing"),
         }
+    }
+
+    /// What [`Engine::on_read_hit_complete`] wants of memory, so that it need not wait for it: in a
+    /// large index it would, as long as for a node of the index.
+    fn prefetch_for_hit(&self, position: CacheBlock, block_count: u32) {
+        self.log.segments.prefetch_crcs(position, block_count);
+        self.ahead.prefetch(position);
+        self.replacement.policy.prefetch(position);
     }
 
     /// Tells the policy. The first read of a block that was fetched ahead is what the miss is for
@@ -219,6 +226,9 @@ impl Engine {
                 }
                 bad_count = index + 1 - bad_from;
             }
+        }
+        if part.attempts == 0 {
+            self.note_hit(part.slot, part.position, part.block_count);
         }
         self.unpin(part.position);
         if bad_count > 0 {

@@ -221,8 +221,14 @@ impl Policy for Clock2q {
         self.referenced.set_word(position, references);
     }
 
+    fn prefetch(&self, position: CacheBlock) {
+        self.referenced.prefetch(position);
+        self.used_often.prefetch(position);
+    }
+
     fn memory_bytes(&self) -> usize {
-        self.referenced.memory_bytes() + self.ghost.memory_bytes()
+        let bits = self.referenced.memory_bytes() + self.used_often.memory_bytes();
+        bits + self.ghost.memory_bytes()
     }
 }
 
@@ -435,7 +441,7 @@ mod tests {
         // 4 TiB, the largest that there is.
         let cache_blocks = 1 << 30;
         let policy = Clock2q::new(cache_blocks);
-        let ghost_bytes = policy.memory_bytes() as u64 - cache_blocks / 8;
+        let ghost_bytes = policy.memory_bytes() as u64 - 2 * cache_blocks / 8;
         assert!(ghost_bytes * 8 < cache_blocks, "{ghost_bytes}");
     }
 }

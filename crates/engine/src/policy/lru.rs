@@ -53,6 +53,10 @@ impl Policy for Lru {
         self.referenced.set_word(position, references);
     }
 
+    fn prefetch(&self, position: CacheBlock) {
+        self.referenced.prefetch(position);
+    }
+
     fn on_demoted(&mut self, _: BlockKey, _: u32, _: Queue) {}
 
     fn memory_bytes(&self) -> usize {

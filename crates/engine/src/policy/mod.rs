@@ -188,6 +188,8 @@ pub trait Policy {
     }
     /// Takes back what `references` told, for blocks that were not used since.
     fn restore(&mut self, _position: CacheBlock, _references: u64) {}
+    /// A hit at `position` is about to be told: what that needs of memory is loaded.
+    fn prefetch(&self, _position: CacheBlock) {}
     /// Bytes of memory.
     fn memory_bytes(&self) -> usize;
 }

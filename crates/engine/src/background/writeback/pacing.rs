@@ -154,7 +154,7 @@ impl Engine {
     /// What writeback of the volume aims at while clients use its origin.
     #[must_use]
     pub fn writeback_pace(&self, slot: VolumeSlot) -> Option<WritebackPace> {
-        let volume = self.volumes.get(usize::from(slot.0))?.as_ref()?;
+        let volume = self.find_volume(slot)?;
         Some(WritebackPace {
             target_blocks: self.dirty_limit(volume.settings.writeback_percent),
             blocks_per_second: volume.rate_controller.set_last(),
