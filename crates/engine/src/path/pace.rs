@@ -14,8 +14,9 @@
 //! down: that would not help.
 //!
 //! A write of blocks that are not cached need not wait: when that would take longer than to write
-//! them to the origin, they go around the log, as they do at the hard mark in any case. So a full
-//! cache is never much slower than none. In order nothing goes around.
+//! them to the origin, behind those that go there already, they go around the log, as they do at
+//! the hard mark in any case. So a full cache is never much slower than none. In order nothing goes
+//! around.
 
 use alloc::collections::VecDeque;
 
@@ -126,8 +127,12 @@ impl Engine {
             return false;
         }
         let wait_ns = self.step_ns(unit.slot, unit.log_blocks().into());
-        let write_ns = self.volume(unit.slot).origin_cost.write_ns(unit.block_count);
-        excess == EXCESS_FULL || write_ns.is_some_and(|write_ns| wait_ns > write_ns)
+        let volume = self.volume(unit.slot);
+        // Those that go around share the origin: without them a moment in which it is quick, as
+        // after a flush, would send all writers there at once.
+        let is_sooner = |write_ns| wait_ns / (volume.around_under_way_count() + 1) > write_ns;
+        let write_ns = volume.origin_cost.write_ns(unit.block_count);
+        excess == EXCESS_FULL || write_ns.is_some_and(is_sooner)
     }
 
     /// Writers whose time has come go on: half of those that wait, and the next ones the later.
