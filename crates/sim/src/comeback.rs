@@ -42,6 +42,8 @@ pub(crate) struct Predecessor {
     requests: Vec<Request>,
     /// Slots of the volumes that it has. The table may know of an end of one of them already.
     slots: Vec<Option<VolumeSlot>>,
+    /// Sizes of all volumes, as it has them. The table may know of a growth of one of them already.
+    sizes_bytes: Vec<u64>,
 }
 
 impl World<'_> {
@@ -128,6 +130,7 @@ impl World<'_> {
         self.cache.lose_unflushed(style);
         let superblock = self.read_superblock()?;
         let slots = self.volumes.iter().map(|volume| volume.slot.or(volume.lingers_in)).collect();
+        let sizes_bytes = self.volumes.iter().map(|volume| volume.config.size_bytes).collect();
         self.compare_table(&superblock)?;
         let openings = self.openings_again();
         let facts = self.cache_facts();
@@ -139,7 +142,8 @@ impl World<'_> {
         let (mut successor, requests) = replaced.expect("it said that it was ready");
         successor.set_cache_timeout_ms(self.config.cache_timeout_ms);
         self.engine = Some(successor);
-        self.life.comeback = Comeback::Recovering(Predecessor { engine, requests, slots });
+        self.life.comeback =
+            Comeback::Recovering(Predecessor { engine, requests, slots, sizes_bytes });
         self.life.is_serving = false;
         self.was_used = true;
         self.life.began = self.now;
@@ -191,7 +195,7 @@ impl World<'_> {
     }
 
     fn put_back(&mut self, predecessor: Predecessor) -> Result<(), Halt> {
-        let Predecessor { engine, requests, slots } = predecessor;
+        let Predecessor { engine, requests, slots, sizes_bytes } = predecessor;
         self.say("the engine without its cache device goes on");
         self.engine = Some(engine);
         for (index, slot) in slots.into_iter().enumerate() {
@@ -199,6 +203,7 @@ impl World<'_> {
                 self.leave_origin(index, slot)?;
             }
         }
+        self.take_sizes_back(&sizes_bytes);
         self.life.is_serving = true;
         let now = self.time();
         self.engine().0.handle_hand_over_failed(now);

@@ -102,7 +102,7 @@ impl World<'_> {
             let rates = match name {
                 DeviceName::Cache => config.cache,
                 // What cannot be read cannot be found changed.
-                DeviceName::Origin(index) if self.volumes[index].behind == Behind::Written => {
+                DeviceName::Origin(index) if self.volumes[index].behind != Behind::Untouched => {
                     FaultRates::default()
                 }
                 DeviceName::Origin(_) => config.origin,

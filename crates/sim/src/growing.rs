@@ -195,6 +195,17 @@ impl World<'_> {
         Ok(())
     }
 
+    /// The engine goes on that was there before a start which found a table and came to nothing:
+    /// the sizes in force are those of that engine again, and the table may have what was found.
+    pub(crate) fn take_sizes_back(&mut self, sizes_bytes: &[u64]) {
+        for (volume, &size_bytes) in self.volumes.iter_mut().zip(sizes_bytes) {
+            let found = std::mem::replace(&mut volume.config.size_bytes, size_bytes);
+            if found != size_bytes {
+                volume.growth.maybe.push(found);
+            }
+        }
+    }
+
     fn pending_growth(&self, index: usize) -> Vec<u64> {
         let old_bytes = self.volumes[index].config.size_bytes;
         let sizes = self.pending_commands(index).filter_map(|command| match command {

@@ -12,6 +12,16 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        9_224_269_874_456_503_009,
+        "the simulator let an origin fail that an earlier life had found in conflict with dirty \
+         data, so nobody could compare it",
+    ),
+    (
+        9_224_269_854_161_758_952,
+        "the simulator kept a grown size from the table of a cache device that came back and \
+         failed again, when the engine without it went on",
+    ),
+    (
         9_224_269_820_237_839_655,
         "the simulator had a volume grown by a successor that read, and nobody answered when that \
          was given up",
