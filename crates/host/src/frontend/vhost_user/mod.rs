@@ -195,9 +195,17 @@ impl VhostUserFrontEnd {
         if self.is_stopping || device.has_lost_export {
             return;
         }
-        // That the predecessor is gone may not have been told yet.
-        if device.open_session().is_some_and(|session| session.wire.is_hung_up()) {
-            self.close(context, index, "it has gone");
+        // What the predecessor said, or that it is gone, may not have been told yet.
+        self.read_messages(context, index);
+        let why = self.devices[index].open_session().and_then(|session| {
+            if session.wire.is_hung_up() {
+                Some("it has gone")
+            } else {
+                (!session.has_spoken).then_some("it says nothing, and another one is there")
+            }
+        });
+        if let Some(why) = why {
+            self.close(context, index, why);
         }
         let device = &mut self.devices[index];
         match &device.session {

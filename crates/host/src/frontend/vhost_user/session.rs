@@ -42,6 +42,8 @@ enum Answer {
 /// A front end that is connected.
 pub(super) struct Session {
     pub(super) wire: Wire,
+    /// A message has come.
+    pub(super) has_spoken: bool,
     features: u64,
     protocol_features: u64,
     pub(super) memory: Option<Memory>,
@@ -61,6 +63,7 @@ impl Session {
     pub(super) fn new(socket: OwnedFd) -> Session {
         Session {
             wire: Wire::new(socket),
+            has_spoken: false,
             features: 0,
             protocol_features: 0,
             memory: None,
@@ -100,6 +103,7 @@ impl Session {
         message: Message,
         geometry: &Geometry,
     ) -> Result<Option<String>, String> {
+        self.has_spoken = true;
         let header = message.header;
         let result = self.perform(message, geometry);
         let wants_result = header.flags & flag::NEED_REPLY != 0

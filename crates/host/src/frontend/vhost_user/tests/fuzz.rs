@@ -1,5 +1,5 @@
 //! Guests and front ends that write anything anywhere: nothing panics, nothing is touched that was
-//! not shared, and no memory is lost. Seeds are fixed; a failure names its own.
+//! not shared, and no memory is lost. A failure names its seed.
 
 use std::io::Write;
 
@@ -8,7 +8,15 @@ use forebay_device_model::Random;
 use super::*;
 
 const SEEDS: u64 = 300;
+/// Times as many in a long run.
+const LONG_FACTOR: u64 = 100;
 const STEPS: u64 = 40;
+
+/// Those of every run, and more in a long one.
+fn seeds() -> u64 {
+    let is_long = std::env::var_os("FOREBAY_TEST_LONG").is_some_and(|value| value == "1");
+    SEEDS * if is_long { LONG_FACTOR } else { 1 }
+}
 
 /// An address that is often inside, often at an edge, sometimes anywhere.
 fn address(random: &mut Random) -> u64 {
@@ -85,7 +93,7 @@ fn restart(world: &mut World, available: &mut u16) {
 #[test]
 fn guests_that_write_anything() {
     let (mut requests, mut restarts) = (0, 0);
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         println!("seed {seed}");
         let random = &mut Random::new(seed);
         let features = if seed % 2 == 0 { feature::EVENT_INDEX } else { 0 };
@@ -115,13 +123,13 @@ fn guests_that_write_anything() {
         assert!(!world.front.has_requests(), "seed {seed}");
     }
     println!("{requests} requests, {restarts} restarts");
-    assert!(requests > SEEDS && restarts > SEEDS / 4, "too few made sense, or too many");
+    assert!(requests > seeds() && restarts > seeds() / 4, "too few made sense, or too many");
 }
 
 #[test]
 fn front_ends_that_say_anything() {
     let mut survivors = 0;
-    for seed in 0..SEEDS {
+    for seed in 0..seeds() {
         let random = &mut Random::new(seed);
         let mut world = World::running(0);
         for _ in 0..10 {
@@ -149,5 +157,5 @@ fn front_ends_that_say_anything() {
         assert_margins(&world.file);
         assert_eq!(world.pool.report().clients.used_bytes, 0, "seed {seed}");
     }
-    assert!(survivors < SEEDS);
+    assert!(survivors < seeds());
 }
