@@ -134,6 +134,21 @@ fn mostly_broken_is_an_error() {
 }
 
 #[test]
+fn many_broken_lines_in_front_do_not_hide_what_follows() {
+    let scratch = Scratch::new();
+    let path = scratch.file("front", &[b"nonsense\n".repeat(2_000), text()].concat());
+    assert!(matches!(
+        TraceReader::open(&path, &Options::default()),
+        Err(TraceError::Unrecognised { .. })
+    ));
+    let options = Options { format: Some(Format::Arc), ..Options::default() };
+    let mut reader = TraceReader::open(&path, &options).expect("it opens");
+    let requests: Result<Vec<Request>, TraceError> = reader.by_ref().collect();
+    assert_eq!(requests.expect("most of it is whole").len(), LINES);
+    assert_eq!(reader.broken().count, 2_000);
+}
+
+#[test]
 fn another_format_is_noticed_early() {
     let scratch = Scratch::new();
     let path = scratch.file("arc", &text());

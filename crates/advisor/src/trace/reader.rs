@@ -9,8 +9,8 @@ use super::recognise::recognise;
 use super::source::{LINE_BYTES_MAX, Line, Source, read_line};
 use super::{BrokenLines, Format, LineError, Request, TraceError};
 
-/// Broken lines without any request after which the rest is not read: another format. A file with
-/// requests is judged at its end, when it is known whether most of it is broken.
+/// Broken lines without any request after which the rest is not read if the file looks like one of
+/// another format. Any other file is judged at its end, when it is known whether most is broken.
 const BROKEN_IN_FRONT_MAX: u64 = 1_000;
 
 /// How a trace is read.
@@ -178,10 +178,15 @@ impl Iterator for TraceReader {
                     return Some(Ok(request));
                 }
                 Ok(None) => {}
-                Err(error) => self.broken.add(self.line_count, error),
-            }
-            if self.request_count == 0 && self.broken.count == BROKEN_IN_FRONT_MAX {
-                return self.end();
+                Err(error) => {
+                    self.broken.add(self.line_count, error);
+                    if self.request_count == 0
+                        && self.broken.count == BROKEN_IN_FRONT_MAX
+                        && recognise(&self.source.sample).is_some_and(|other| other != self.format)
+                    {
+                        return self.end();
+                    }
+                }
             }
         }
         None

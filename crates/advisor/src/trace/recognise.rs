@@ -26,20 +26,23 @@ pub(super) fn recognise(sample: &[u8]) -> Option<Format> {
     if is_iolog(sample) {
         return Some(Format::Fio);
     }
-    let Some(text) = text_of(sample) else {
+    let end = sample.iter().rposition(|byte| *byte == b'\n').map_or(sample.len(), |at| at + 1);
+    let lines =
+        sample[..end].split(|byte| *byte == b'\n').filter(|line| !line.trim_ascii().is_empty());
+    // A line that is no text is a broken one, as long as most are text.
+    let lines: Vec<Option<&str>> = lines.take(LINES_MAX).map(text_of).collect();
+    let text: Vec<&str> = lines.iter().copied().flatten().collect();
+    if 2 * text.len() <= lines.len() {
         return is_oracle_general(sample).then_some(Format::OracleGeneral);
-    };
-    let lines: Vec<&str> =
-        text.lines().filter(|line| !line.trim().is_empty()).take(LINES_MAX).collect();
-    let understood = |format: &Format| understood_count(*format, sample, &lines);
+    }
+    let understood = |format: &Format| understood_count(*format, sample, &text);
     let best = CANDIDATES.into_iter().max_by_key(understood)?;
     (2 * understood(&best) > lines.len()).then_some(best)
 }
 
-/// The whole lines of a sample, if it is text.
-fn text_of(sample: &[u8]) -> Option<&str> {
-    let end = sample.iter().rposition(|byte| *byte == b'\n').map_or(sample.len(), |at| at + 1);
-    let text = std::str::from_utf8(&sample[..end]).ok()?;
+/// A line, if it is text.
+fn text_of(line: &[u8]) -> Option<&str> {
+    let text = std::str::from_utf8(line).ok()?;
     let is_control = |c: char| c.is_control() && !c.is_whitespace();
     (!text.contains(is_control)).then_some(text)
 }
@@ -99,5 +102,8 @@ mod tests {
     fn a_few_broken_lines_do_not_hide_the_format() {
         assert_eq!(recognise(b"# a comment\n1 2 0\n2 2 0\n"), Some(Format::Arc));
         assert_eq!(recognise(b"# a comment\n1 2 0\n"), None, "half of the lines");
+        assert_eq!(recognise(b"\xff\xfe\n1 2 0\n2 2 0\n"), Some(Format::Arc));
+        assert_eq!(recognise(b"1 2 0\n2 2 0\n1 \x01 0\n"), Some(Format::Arc));
+        assert_eq!(recognise(b"\xff\xfe\n1 2 0\n"), None, "half of the lines");
     }
 }
