@@ -10,6 +10,8 @@
 //!
 //! A file takes its place when it is whole, so a run that was interrupted goes on where it was.
 //! What failed is tried again.
+//!
+//! Invariant: all results of a folder are of one plan, one build of forebay, and one machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -22,6 +24,9 @@ use crate::result::{TargetResult, VERSION};
 const PLAN: &str = "plan.toml";
 const MACHINE: &str = "machine.json";
 const RAW: &str = "raw";
+/// How names end below `raw`.
+const RESULT: &str = "json";
+const FAILURE: &str = "failed";
 
 /// What went wrong with a folder.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +43,14 @@ pub enum FolderError {
     /// It holds results of another plan.
     #[error("{} has results of another plan", .0.display())]
     OtherPlan(PathBuf),
+    /// It holds results of another build, or of another machine.
+    #[error("{} has results that were made elsewhere ({})", path.display(), differences.join("; "))]
+    OtherMachine {
+        /// Which one.
+        path: PathBuf,
+        /// What is not the same, each as `what: there this, now that`.
+        differences: Vec<String>,
+    },
     /// A file is not what this version writes.
     #[error("{}: {what}", path.display())]
     Content {
@@ -54,7 +67,7 @@ pub enum FolderError {
 /// Where results were made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// Version of forebay.
+    /// Version of forebay, and which build of it.
     pub version: String,
     /// When the run began, or went on last: seconds since 1970 in Greenwich.
     pub unix_time_s: u64,
@@ -64,6 +77,34 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// The kernel's name and version.
     pub kernel: String,
+}
+
+impl Machine {
+    /// What results of one folder must have in common and is not the same in `now`.
+    fn differences(&self, now: &Machine) -> Vec<String> {
+        // Kernels tell a little more or less of the same memory.
+        let memory = |machine: &Machine| {
+            let gib = 1_u64 << 30;
+            format!("{} GiB", (machine.memory_bytes + gib / 2) / gib)
+        };
+        let pairs = [
+            ("forebay", self.version.clone(), now.version.clone()),
+            ("processors", self.processors.clone(), now.processors.clone()),
+            ("memory", memory(self), memory(now)),
+            ("kernel", self.kernel.clone(), now.kernel.clone()),
+        ];
+        let different = pairs.into_iter().filter(|(_, there, now)| there != now);
+        different.map(|(what, there, now)| format!("{what}: there {there}, now {now}")).collect()
+    }
+}
+
+/// What becomes of results of another plan, build, or machine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Others {
+    /// They stay, and the folder is refused.
+    Refuse,
+    /// They are removed.
+    Replace,
 }
 
 /// A folder of results.
@@ -83,34 +124,94 @@ pub enum Outcome {
 }
 
 impl Folder {
-    /// Makes a folder for a plan, or goes on with one that has results of the same plan. `files`
-    /// are those that lie beside the plan, by name, with their texts.
+    /// Makes a folder for a plan, or goes on with one that has results of the same plan, build and
+    /// machine. `files` are those that lie beside the plan, by name, with their texts.
     ///
     /// # Errors
     ///
-    /// If it cannot be written, or has results of another plan.
+    /// If it cannot be written, or has results of another plan, build or machine.
     pub fn create(
         path: &Path,
         plan_text: &str,
         files: &[(String, String)],
         machine: &Machine,
     ) -> Result<Folder, FolderError> {
+        Folder::begin(path, plan_text, files, machine, Others::Refuse)
+    }
+
+    /// As [`Folder::create`], but results of another plan, build or machine are removed.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be written.
+    pub fn create_or_replace(
+        path: &Path,
+        plan_text: &str,
+        files: &[(String, String)],
+        machine: &Machine,
+    ) -> Result<Folder, FolderError> {
+        Folder::begin(path, plan_text, files, machine, Others::Replace)
+    }
+
+    fn begin(
+        path: &Path,
+        plan_text: &str,
+        files: &[(String, String)],
+        machine: &Machine,
+        others: Others,
+    ) -> Result<Folder, FolderError> {
         let folder = Folder { path: path.to_owned() };
         let raw = path.join(RAW);
         std::fs::create_dir_all(&raw).map_err(|source| FolderError::File { path: raw, source })?;
         // The plan comes last: whoever finds it finds its files.
         let files = files.iter().map(|(name, text)| (name.as_str(), text.as_str()));
-        let all: Vec<(&str, &str)> = files.chain([(PLAN, plan_text)]).collect();
-        let is_new = folder.read(PLAN)?.is_none();
-        for (name, text) in all {
-            if is_new {
+        let texts: Vec<(&str, &str)> = files.chain([(PLAN, plan_text)]).collect();
+        if let Some(why) = folder.why_other(&texts, machine)? {
+            let kept = folder.raw_files()?;
+            let is_result = |path: &PathBuf| path.extension().is_some_and(|end| end == RESULT);
+            if others == Others::Refuse && kept.iter().any(is_result) {
+                return Err(why);
+            }
+            // Before anything says that they are of this run.
+            for path in kept {
+                std::fs::remove_file(&path).map_err(|source| FolderError::File { path, source })?;
+            }
+            for (name, text) in texts {
                 folder.write(name, text.as_bytes())?;
-            } else if folder.read(name)?.as_deref() != Some(text) {
-                return Err(FolderError::OtherPlan(path.to_owned()));
             }
         }
         folder.write(MACHINE, &json(machine))?;
         Ok(folder)
+    }
+
+    /// Why results that it has are not of a run of this plan, and of what lies beside it, here and
+    /// now.
+    fn why_other(
+        &self,
+        texts: &[(&str, &str)],
+        machine: &Machine,
+    ) -> Result<Option<FolderError>, FolderError> {
+        for (name, text) in texts {
+            if self.read(name)?.as_deref() != Some(*text) {
+                return Ok(Some(FolderError::OtherPlan(self.path.clone())));
+            }
+        }
+        let differences = self.machine()?.differences(machine);
+        let path = self.path.clone();
+        let is_other = !differences.is_empty();
+        Ok(is_other.then_some(FolderError::OtherMachine { path, differences }))
+    }
+
+    /// Results, and reasons for which there are none.
+    fn raw_files(&self) -> Result<Vec<PathBuf>, FolderError> {
+        let raw = self.path.join(RAW);
+        let list = || -> std::io::Result<Vec<PathBuf>> {
+            std::fs::read_dir(&raw)?.map(|entry| Ok(entry?.path())).collect()
+        };
+        let mut files = list().map_err(|source| FolderError::File { path: raw, source })?;
+        let is_ours = |end: &std::ffi::OsStr| end == RESULT || end == FAILURE;
+        files.retain(|path| path.extension().is_some_and(is_ours));
+        Ok(files)
     }
 
     /// Opens a folder that has results.
@@ -161,15 +262,15 @@ impl Folder {
     /// If a file is there and cannot be read.
     pub fn outcome(&self, target: &Target, repetition: u32) -> Result<Outcome, FolderError> {
         let name = format!("{RAW}/{}-{repetition}", target.name);
-        if let Some(result) = self.read_json::<TargetResult>(&format!("{name}.json"))? {
+        if let Some(result) = self.read_json::<TargetResult>(&format!("{name}.{RESULT}"))? {
             if result.version != VERSION {
-                let path = self.path.join(format!("{name}.json"));
+                let path = self.path.join(format!("{name}.{RESULT}"));
                 let what = format!("is of version {}, not {VERSION}", result.version);
                 return Err(FolderError::Content { path, what });
             }
             return Ok(Outcome::Measured(result));
         }
-        let failed = self.read(&format!("{name}.failed"))?;
+        let failed = self.read(&format!("{name}.{FAILURE}"))?;
         Ok(failed.map_or(Outcome::Missing, |why| Outcome::Failed(why.trim_end().to_owned())))
     }
 
@@ -180,8 +281,8 @@ impl Folder {
     /// If it cannot be written.
     pub fn save(&self, result: &TargetResult) -> Result<(), FolderError> {
         let name = format!("{RAW}/{}-{}", result.target, result.repetition);
-        self.write(&format!("{name}.json"), &json(result))?;
-        let path = self.path.join(format!("{name}.failed"));
+        self.write(&format!("{name}.{RESULT}"), &json(result))?;
+        let path = self.path.join(format!("{name}.{FAILURE}"));
         match std::fs::remove_file(&path) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                 Err(FolderError::File { path, source })
@@ -201,7 +302,7 @@ impl Folder {
         repetition: u32,
         why: &str,
     ) -> Result<(), FolderError> {
-        let name = format!("{RAW}/{}-{repetition}.failed", target.name);
+        let name = format!("{RAW}/{}-{repetition}.{FAILURE}", target.name);
         self.write(&name, format!("{why}\n").as_bytes())
     }
 
@@ -255,7 +356,9 @@ mod tests {
 
     fn target() -> Target {
         let (name, title, device) = ("ssd".to_owned(), None, Some("ssd".to_owned()));
-        Target { name, title, device, forebay: None, nbd: None, command: Vec::new() }
+        let (cache, origin) = (None, None);
+        let (hit_counts, command) = (Vec::new(), Vec::new());
+        Target { name, title, device, cache, origin, hit_counts, forebay: None, nbd: None, command }
     }
 
     fn result() -> TargetResult {
@@ -269,14 +372,31 @@ mod tests {
         }
     }
 
+    fn machine(version: &str, kernel: &str) -> Machine {
+        let (version, kernel) = (version.to_owned(), kernel.to_owned());
+        Machine { version, kernel, memory_bytes: 8 << 30, ..Machine::default() }
+    }
+
+    fn create(path: &Path, plan: &str, machine: &Machine) -> Result<Folder, FolderError> {
+        Folder::create(path, plan, &[], machine)
+    }
+
+    fn error(result: Result<Folder, FolderError>) -> String {
+        result.err().expect("it is refused").to_string()
+    }
+
     #[test]
     fn a_run_goes_on_where_it_was_and_what_failed_is_tried_again() {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("results");
-        let folder = Folder::create(&path, "a plan", &[], &Machine::default()).unwrap();
+        let folder = create(&path, "a plan", &machine("1", "6")).unwrap();
         assert_eq!(folder.outcome(&target(), 2).unwrap(), Outcome::Missing);
         folder.save_failure(&target(), 2, "no device").unwrap();
-        let again = Folder::create(&path, "a plan", &[], &Machine::default()).unwrap();
+        // A little memory less, as after another start.
+        let later =
+            Machine { unix_time_s: 7, memory_bytes: (8 << 30) - (300 << 20), ..machine("1", "6") };
+        let again = create(&path, "a plan", &later).unwrap();
+        assert_eq!(again.machine().unwrap(), later);
         let failed = Outcome::Failed("no device".to_owned());
         assert_eq!(again.outcome(&target(), 2).unwrap(), failed);
         again.save(&result()).unwrap();
@@ -288,18 +408,65 @@ mod tests {
     #[test]
     fn results_of_another_plan_and_bad_files_are_refused() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::create(place.path(), "a plan", &[], &Machine::default()).unwrap();
-        let other =
-            Folder::create(place.path(), "another", &[], &Machine::default()).err().unwrap();
-        assert!(other.to_string().contains("another plan"));
+        let machine = machine("1", "6");
+        let folder = create(place.path(), "a plan", &machine).unwrap();
         std::fs::write(place.path().join("raw/ssd-2.json"), "{").unwrap();
+        assert!(error(create(place.path(), "another", &machine)).contains("another plan"));
         let files = [("a.fio".to_owned(), "[a]".to_owned())];
-        let other = Folder::create(place.path(), "a plan", &files, &Machine::default());
-        assert!(other.err().unwrap().to_string().contains("another plan"));
+        let other = Folder::create(place.path(), "a plan", &files, &machine);
+        assert!(error(other).contains("another plan"));
         let error = folder.outcome(&target(), 2).unwrap_err().to_string();
         assert!(error.contains("ssd-2.json: is no result"), "{error}");
         folder.save(&TargetResult { version: 99, ..result() }).unwrap();
         let error = folder.outcome(&target(), 2).unwrap_err().to_string();
         assert!(error.contains("is of version 99"), "{error}");
+    }
+
+    #[test]
+    fn results_of_another_build_or_machine_are_refused_and_left_alone() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = create(place.path(), "a plan", &machine("1", "6")).unwrap();
+        folder.save(&result()).unwrap();
+        let other = error(create(place.path(), "a plan", &machine("2", "6")));
+        assert!(other.ends_with("made elsewhere (forebay: there 1, now 2)"), "{other}");
+        let more = Machine { memory_bytes: 9 << 30, ..machine("1", "7") };
+        let other = error(create(place.path(), "a plan", &more));
+        let expected = "(memory: there 8 GiB, now 9 GiB; kernel: there 6, now 7)";
+        assert!(other.ends_with(expected), "{other}");
+        assert_eq!(folder.machine().unwrap(), machine("1", "6"));
+        let again = create(place.path(), "a plan", &machine("1", "6")).unwrap();
+        assert_eq!(again.outcome(&target(), 2).unwrap(), Outcome::Measured(result()));
+    }
+
+    #[test]
+    fn only_results_that_do_not_belong_are_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let replace = |plan: &str, version: &str| {
+            let machine = machine(version, "6");
+            Folder::create_or_replace(place.path(), plan, &[], &machine).unwrap()
+        };
+        let folder = replace("a plan", "1");
+        folder.save(&result()).unwrap();
+        folder.save_failure(&target(), 3, "no device").unwrap();
+        let measured = Outcome::Measured(result());
+        assert_eq!(replace("a plan", "1").outcome(&target(), 2).unwrap(), measured);
+        for (plan, version) in [("a plan", "2"), ("another", "2")] {
+            let folder = replace(plan, version);
+            assert_eq!(folder.outcome(&target(), 2).unwrap(), Outcome::Missing, "{plan}");
+            assert_eq!(folder.outcome(&target(), 3).unwrap(), Outcome::Missing, "{plan}");
+            // What comes now is of this run.
+            folder.save(&result()).unwrap();
+            assert_eq!(replace(plan, version).outcome(&target(), 2).unwrap(), measured);
+        }
+    }
+
+    #[test]
+    fn a_folder_in_which_nothing_was_measured_is_anybodys() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = create(place.path(), "a plan", &machine("1", "6")).unwrap();
+        folder.save_failure(&target(), 2, "no device").unwrap();
+        let folder = create(place.path(), "another", &machine("2", "6")).unwrap();
+        assert_eq!(folder.outcome(&target(), 2).unwrap(), Outcome::Missing);
+        assert_eq!(folder.machine().unwrap().version, "2");
     }
 }

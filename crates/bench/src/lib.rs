@@ -11,9 +11,12 @@
 //!   estimated.
 //! - In virtual time the same plan gives the same figures.
 //! - A result says which clock it is of.
+//! - What figures have to be is in the plan, and whether they are follows from the results alone
+//!   ([`bounds`]).
 //!
-//! Deliberately absent: judging. What figures have to be is the reader's matter.
+//! Deliberately absent: a run that fails because a bound is missed. It has measured what it should.
 
+pub mod bounds;
 pub mod compare;
 pub mod folder;
 pub mod plan;

@@ -5,7 +5,9 @@
 pub struct Progress<'a> {
     /// Its name.
     pub phase: &'a str,
-    /// Seconds of the clock that have passed in it.
+    /// Its place in the plan; two phases may have one name.
+    pub place: usize,
+    /// Seconds of the clock that have passed in it; 0 as it begins.
     pub second: u64,
     /// Seconds that it lasts, if the plan says so.
     pub seconds: Option<u64>,

@@ -7,6 +7,13 @@ use crate::plan::Clock;
 
 /// Percentiles of latencies that results have.
 pub const PERCENTILES: [f64; 8] = [50.0, 75.0, 90.0, 95.0, 99.0, 99.9, 99.95, 99.99];
+
+/// Where a percentile stands among [`PERCENTILES`]; `None` if it is none of them.
+#[must_use]
+pub fn percentile_place(percent: f64) -> Option<usize> {
+    PERCENTILES.iter().position(|known| *known == percent)
+}
+
 /// Raised when the form of results changes.
 pub const VERSION: u32 = 1;
 
@@ -45,9 +52,13 @@ pub struct PhaseResult {
     pub samples: Vec<Sample>,
     /// What the cache did; bare devices have none.
     pub cache: Option<CacheCounts>,
+    /// What a cache of somebody else says of its reads.
+    #[serde(default)]
+    pub hit_counts: Option<HitCounts>,
     /// What the devices did, by name.
     pub devices: Vec<DeviceCounts>,
-    /// Processor time of the daemon, in seconds; in virtual time that of the plan.
+    /// Processor time of the daemon, or of the whole machine if the plan wants that, in seconds; in
+    /// virtual time that of the plan.
     pub cpu_s: f64,
 }
 
@@ -150,6 +161,32 @@ impl CacheCounts {
     }
 }
 
+/// Reads by whether they came from the cache, in requests or in bytes: whatever the cache counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HitCounts {
+    /// Those that did.
+    pub hits: u64,
+    /// Those that did not.
+    pub misses: u64,
+}
+
+impl HitCounts {
+    /// What was counted since `before`.
+    #[must_use]
+    pub fn since(self, before: HitCounts) -> HitCounts {
+        HitCounts {
+            hits: self.hits.saturating_sub(before.hits),
+            misses: self.misses.saturating_sub(before.misses),
+        }
+    }
+
+    /// The share of hits; `None` if nothing was read.
+    fn ratio(self) -> Option<f64> {
+        let all = self.hits as f64 + self.misses as f64;
+        (all > 0.0).then(|| self.hits as f64 / all)
+    }
+}
+
 /// What a device did.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct DeviceCounts {
@@ -170,6 +207,12 @@ impl PhaseResult {
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.jobs.is_empty() || !self.runs_s.is_empty()
+    }
+
+    /// Whether it has figures: there was work in it, and not only to make ready.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        !self.is_preparation && self.has_work()
     }
 
     /// Requests of all jobs that ended.
@@ -202,6 +245,15 @@ impl PhaseResult {
         is_known.then(|| requests as f64 / count as f64)
     }
 
+    /// The share of reads that came from the cache; `None` if nobody counted, or nothing was read.
+    #[must_use]
+    pub fn hit_ratio(&self) -> Option<f64> {
+        match &self.cache {
+            Some(counts) => counts.hit_ratio(),
+            None => self.hit_counts?.ratio(),
+        }
+    }
+
     /// Requests of the slowest job over those of the fastest; `None` for fewer than two.
     #[must_use]
     pub fn fairness(&self) -> Option<f64> {
@@ -210,7 +262,7 @@ impl PhaseResult {
         (self.jobs.len() > 1 && most > 0).then(|| least as f64 / most as f64)
     }
 
-    /// Processor time of the daemon for a request, in microseconds.
+    /// Processor time for a request, in microseconds.
     #[must_use]
     pub fn cpu_us_per_request(&self) -> Option<f64> {
         let requests = self.requests();
@@ -241,6 +293,7 @@ mod tests {
             runs_s: vec![3.0, 1.0, 2.0],
             samples: requests.iter().enumerate().map(second).collect(),
             cache: None,
+            hit_counts: None,
             devices: Vec::new(),
             cpu_s: 0.5,
         }
@@ -262,6 +315,21 @@ mod tests {
         requests[18..].copy_from_slice(&[5, 7]);
         assert_eq!(phase(vec![job(1)], &requests).last_iops(), Some(6.0));
         assert_eq!(phase(vec![], &[]).last_iops(), None);
+    }
+
+    #[test]
+    fn the_hit_ratio_is_that_of_whoever_counted() {
+        let mut phase = phase(vec![job(1)], &[1]);
+        assert_eq!(phase.hit_ratio(), None);
+        let counts = |hits, misses| HitCounts { hits, misses };
+        phase.hit_counts = Some(counts(130, 20).since(counts(100, 10)));
+        assert_eq!(phase.hit_ratio(), Some(0.75));
+        phase.hit_counts = Some(counts(100, 10).since(counts(100, 10)));
+        assert_eq!(phase.hit_ratio(), None);
+        let (read_hit_bytes, read_miss_bytes) = (1, 1);
+        let ours = CacheCounts { read_hit_bytes, read_miss_bytes, ..CacheCounts::default() };
+        phase.cache = Some(ours);
+        assert_eq!(phase.hit_ratio(), Some(0.5));
     }
 
     #[test]

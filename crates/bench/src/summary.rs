@@ -2,9 +2,12 @@
 
 use serde::Serialize;
 
+use crate::bounds::{Judged, judge};
 use crate::folder::{Folder, FolderError, Outcome};
 use crate::plan::{Clock, Plan, Published};
-use crate::result::{JobResult, Latency, PERCENTILES, PhaseResult, Sample, TargetResult};
+use crate::result::{
+    JobResult, Latency, PERCENTILES, PhaseResult, Sample, TargetResult, percentile_place,
+};
 
 /// The values of all repetitions.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -41,6 +44,8 @@ pub struct Summary {
     pub published: Vec<Published>,
     /// Targets in the order of the plan.
     pub targets: Vec<TargetSummary>,
+    /// How the bounds of the plan stand, in its order.
+    pub bounds: Vec<Judged>,
 }
 
 /// A target.
@@ -81,7 +86,7 @@ pub struct PhaseSummary {
     pub read_us: Vec<Option<Spread>>,
     /// The same of writes.
     pub write_us: Vec<Option<Spread>>,
-    /// Of the bytes read, the share from the cache.
+    /// Of what was read, the share from the cache.
     pub hit_ratio: Option<Spread>,
     /// Requests of the slowest job over those of the fastest.
     pub fairness: Option<Spread>,
@@ -91,10 +96,15 @@ pub struct PhaseSummary {
     pub cache_written_bytes: Option<Spread>,
     /// These, over what clients wrote and what was promoted.
     pub write_amplification: Option<Spread>,
-    /// Processor time of the daemon for a request.
+    /// Processor time for a request, in microseconds.
     pub cpu_us: Option<Spread>,
     /// Second by second, of the first repetition.
     pub samples: Vec<Sample>,
+}
+
+/// One of a list that has a value for each of [`PERCENTILES`].
+pub(crate) fn percentile(latencies: &[Option<Spread>], percent: f64) -> Option<Spread> {
+    *latencies.get(percentile_place(percent)?)?
 }
 
 /// Seconds at the beginning of a phase that have a figure of their own.
@@ -107,7 +117,7 @@ impl Summary {
     ///
     /// If a file of it cannot be read.
     pub fn of(folder: &Folder, plan: &Plan) -> Result<Summary, FolderError> {
-        let mut targets = Vec::new();
+        let (mut targets, mut all_results) = (Vec::new(), Vec::new());
         for target in &plan.targets {
             let (mut results, mut failures) = (Vec::new(), Vec::new());
             for repetition in 1..=plan.repetitions {
@@ -117,7 +127,7 @@ impl Summary {
                     Outcome::Missing => {}
                 }
             }
-            let cache = target.forebay.as_ref().map(|forebay| forebay.cache.as_str());
+            let (cache, _) = target.parts();
             targets.push(TargetSummary {
                 name: target.name.clone(),
                 title: target.title().to_owned(),
@@ -126,6 +136,7 @@ impl Summary {
                 failures,
                 phases: phases(&results, cache),
             });
+            all_results.push(results);
         }
         Ok(Summary {
             about: plan.about.clone(),
@@ -133,7 +144,14 @@ impl Summary {
             repetitions: plan.repetitions,
             published: plan.published.clone(),
             targets,
+            bounds: judge(plan, &all_results),
         })
+    }
+
+    /// Whether any target was measured more than once.
+    #[must_use]
+    pub fn is_repeated(&self) -> bool {
+        self.targets.iter().any(|target| target.measured > 1)
     }
 }
 
@@ -141,7 +159,7 @@ impl Summary {
 fn phases(results: &[TargetResult], cache: Option<&str>) -> Vec<PhaseSummary> {
     let Some(first) = results.first() else { return Vec::new() };
     let places = first.phases.iter().enumerate();
-    let measured = places.filter(|(_, phase)| !phase.is_preparation && phase.has_work());
+    let measured = places.filter(|(_, phase)| phase.is_measured());
     measured
         .map(|(place, phase)| {
             let all: Vec<&PhaseResult> =
@@ -159,8 +177,13 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
         let value = |index: usize| spread(&|phase| worst_us(phase, of, index));
         (0..PERCENTILES.len()).map(value).collect()
     };
-    let cache_written =
-        |phase: &PhaseResult| phase.cache.map(|counts| counts.cache_written_bytes as f64);
+    let cache_written = |phase: &PhaseResult| match phase.cache {
+        Some(counts) => Some(counts.cache_written_bytes as f64),
+        None => {
+            let device = phase.devices.iter().find(|device| cache == Some(&device.name));
+            device.map(|device| device.written_bytes as f64)
+        }
+    };
     PhaseSummary {
         name: first.name.clone(),
         seconds: spread(&|phase| Some(phase.seconds)),
@@ -171,7 +194,7 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
         last_iops: spread(&PhaseResult::last_iops),
         read_us: latencies(|job| &job.read_latency),
         write_us: latencies(|job| &job.write_latency),
-        hit_ratio: spread(&|phase| phase.cache?.hit_ratio()),
+        hit_ratio: spread(&PhaseResult::hit_ratio),
         fairness: spread(&PhaseResult::fairness),
         origin_bytes: spread(&|phase| origin_bytes(phase, cache)),
         cache_written_bytes: spread(&cache_written),
@@ -183,6 +206,11 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
         cpu_us: spread(&|phase| phase.cpu_us_per_request().filter(|cpu_us| *cpu_us > 0.0)),
         samples: first.samples.clone(),
     }
+}
+
+/// A percentile of reads, by its place in [`PERCENTILES`], of the job that fared worst.
+pub(crate) fn worst_read_us(phase: &PhaseResult, index: usize) -> Option<f64> {
+    worst_us(phase, |job| &job.read_latency, index)
 }
 
 /// A percentile of the job that fared worst.

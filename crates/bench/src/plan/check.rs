@@ -94,6 +94,9 @@ impl Plan {
             let what = "phase: there is none of that name that is measured";
             require(published.phase.as_ref().is_none_or(is_known), &place, what)?;
         }
+        for bound in &self.bounds {
+            bound.check(self)?;
+        }
         let is_measured = self.phases.iter().any(|phase| !phase.is_preparation);
         require(is_measured, "plan", "no phase is measured")
     }
@@ -121,13 +124,17 @@ impl Plan {
         let kinds = [target.device.is_some(), target.forebay.is_some(), target.nbd.is_some()];
         let one = "exactly one of `device`, `forebay` and `nbd`";
         require(kinds.iter().filter(|kind| **kind).count() == 1, &place, one)?;
-        let cache = target.forebay.iter();
-        let named =
-            cache.flat_map(|forebay| [&forebay.cache, &forebay.origin]).chain(&target.device);
-        for name in named {
+        let (cache, origin) = target.parts();
+        for name in cache.into_iter().chain(origin).chain(target.device.as_deref()) {
             let is_known = self.devices.iter().any(|device| device.name == *name);
             require(is_known, &place, &format!("there is no device {name}"))?;
         }
+        let is_made = target.cache.is_some() && target.origin.is_some();
+        let is_plain = target.cache.is_none() && target.origin.is_none();
+        let parts = "`cache` and `origin` are for a target with `device`, both or none";
+        require(is_plain || is_made && target.device.is_some(), &place, parts)?;
+        let counted = "`hit_counts` is for a target with `cache`";
+        require(target.hit_counts.is_empty() || is_made, &place, counted)?;
         let command = "`command` is for a target with `nbd`";
         require(target.command.is_empty() || target.nbd.is_some(), &place, command)?;
         if let Some(forebay) = &target.forebay {
@@ -204,9 +211,13 @@ pub(super) fn plain_name(name: &str) -> Result<&str, PlanError> {
 }
 
 #[allow(clippy::fn_params_excessive_bools, reason = "the condition is what it is about")]
-fn require(is_so: bool, place: &str, what: &str) -> Result<(), PlanError> {
-    let error = || PlanError::Sense { place: place.to_owned(), what: what.to_owned() };
-    if is_so { Ok(()) } else { Err(error()) }
+pub(super) fn require(is_so: bool, place: &str, what: &str) -> Result<(), PlanError> {
+    known(is_so.then_some(()), place, what)
+}
+
+/// What has to be there.
+pub(super) fn known<T>(value: Option<T>, place: &str, what: &str) -> Result<T, PlanError> {
+    value.ok_or_else(|| PlanError::Sense { place: place.to_owned(), what: what.to_owned() })
 }
 
 #[cfg(test)]
@@ -260,6 +271,8 @@ mod tests {
             ("\n        size = \"512M\"", "\nsize = \"1K\"", "size: at least one block"),
             ("device = \"disk\"", "device = \"tape\"", "target bare: there is no device tape"),
             ("device = \"disk\"", "", "target bare: exactly one of"),
+            ("device = \"disk\"", "device = \"disk\"\norigin = \"ssd\"", "both or none"),
+            ("device = \"disk\"", "device = \"disk\"\nhit_counts = [\"a\"]", "with `cache`"),
             ("origin = \"disk\"", "origin = \"ssd\"", "one device"),
             ("cache_size = \"512M\"", "cache_size = \"2G\"", "cache_size"),
             ("name = \"bare\"", "name = \"cached\"", "twice"),

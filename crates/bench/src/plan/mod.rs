@@ -5,6 +5,7 @@
 //! 1024. What a plan does not say is what its type says here; a word that is not known is an error,
 //! not something to be ignored.
 
+mod bound;
 mod check;
 mod fio_file;
 mod models;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use bound::{Bound, Figure, Limit, Measure};
 pub use check::PlanError;
 pub use models::{Preset, model};
 
@@ -37,6 +39,10 @@ pub struct Plan {
     /// one request at a time, as a shard does. From a real run of the same work.
     #[serde(default)]
     pub cpu_ns_per_request: u64,
+    /// Whether processor time is that of the whole machine, in real time: caches in the kernel have
+    /// no process whose time would be theirs.
+    #[serde(default)]
+    pub is_cpu_of_machine: bool,
     /// A file system that is made on every target and mounted, for real time: programs work on it,
     /// and jobs on a file of it.
     #[serde(default)]
@@ -53,6 +59,9 @@ pub struct Plan {
     /// Figures of others, to stand beside ours.
     #[serde(default, rename = "published")]
     pub published: Vec<Published>,
+    /// What its figures have to be.
+    #[serde(default, rename = "bound")]
+    pub bounds: Vec<Bound>,
 }
 
 /// Which time passes.
@@ -136,6 +145,17 @@ pub struct Target {
     /// A bare device.
     #[serde(default)]
     pub device: Option<String>,
+    /// Of a device that somebody has set up as a cache: the device that it caches on. The kernel
+    /// counts what it does.
+    #[serde(default)]
+    pub cache: Option<String>,
+    /// The same of the device that it caches.
+    #[serde(default)]
+    pub origin: Option<String>,
+    /// The command, word by word, that prints how many reads that cache has served so far, and how
+    /// many it could not: two numbers, of requests or bytes. It is asked before a phase and after.
+    #[serde(default)]
+    pub hit_counts: Vec<String>,
     /// forebay in front of a device.
     #[serde(default)]
     pub forebay: Option<Forebay>,
@@ -154,6 +174,16 @@ impl Target {
     #[must_use]
     pub fn title(&self) -> &str {
         self.title.as_deref().unwrap_or(&self.name)
+    }
+
+    /// Devices that it is made of: the one that it caches on, and the one that it caches, or that
+    /// it is. Nothing is known of servers of others.
+    #[must_use]
+    pub fn parts(&self) -> (Option<&str>, Option<&str>) {
+        match &self.forebay {
+            Some(forebay) => (Some(&forebay.cache), Some(&forebay.origin)),
+            None => (self.cache.as_deref(), self.origin.as_deref().or(self.device.as_deref())),
+        }
     }
 }
 
@@ -248,6 +278,18 @@ impl Phase {
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.jobs.is_empty() || !self.program.is_empty()
+    }
+
+    /// Whether it has figures: there is work in it, and not only to make ready.
+    #[must_use]
+    pub fn is_measured(&self) -> bool {
+        !self.is_preparation && self.has_work()
+    }
+
+    /// Seconds of the clock that it lasts with all its times; `None` if it ends with its work.
+    #[must_use]
+    pub fn lasts_s(&self) -> Option<u64> {
+        Some(self.seconds? * u64::from(self.times))
     }
 
     /// Whether a target does it.
@@ -358,7 +400,7 @@ pub enum Pattern {
 }
 
 /// What somebody published of the same experiment.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Published {
     /// What was measured.
@@ -366,9 +408,18 @@ pub struct Published {
     /// The phase that it stands beside; all of them unless said.
     #[serde(default)]
     pub phase: Option<String>,
+    /// How long the phase lasted, in seconds.
+    #[serde(default)]
+    pub seconds: Option<f64>,
     /// Requests a second.
     #[serde(default)]
     pub iops: Option<f64>,
+    /// The same at the beginning of the phase.
+    #[serde(default)]
+    pub first_iops: Option<f64>,
+    /// The same at its end.
+    #[serde(default)]
+    pub last_iops: Option<f64>,
     /// Mean time of a run of the program, in seconds.
     #[serde(default)]
     pub run_s: Option<f64>,

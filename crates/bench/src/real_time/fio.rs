@@ -147,6 +147,7 @@ impl Seen {
     pub(super) fn add(&mut self, folder: &Path, phase: &Phase) -> Result<f64, RealError> {
         let path = folder.join(OUTPUT);
         let text = std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
+        let before = self.requests();
         let seconds = self.add_document(&text)?;
         let mut per_second = vec![0; whole_seconds(phase, seconds)];
         for number in 1..=self.clients.len() {
@@ -156,6 +157,7 @@ impl Seen {
             add_log(&log, &mut per_second)?;
             std::fs::remove_file(&path).map_err(|error| RealError::file(&path, error))?;
         }
+        complete_last(&mut per_second, self.requests() - before);
         self.per_second.extend(per_second);
         Ok(seconds)
     }
@@ -193,6 +195,11 @@ impl Seen {
         Ok(longest_ms as f64 / 1e3)
     }
 
+    /// Requests of all clients that have ended.
+    fn requests(&self) -> u64 {
+        self.clients.iter().map(|client| client.reads.len() + client.writes.len()).sum()
+    }
+
     /// What each client saw.
     pub(super) fn jobs(&self) -> Vec<JobResult> {
         let job = |client: &Client| JobResult {
@@ -223,6 +230,15 @@ fn add_log(log: &str, per_second: &mut [u64]) -> Result<(), RealError> {
         }
     }
     Ok(())
+}
+
+/// fio may end before it writes the line of the last second: what the log leaves out of all
+/// requests ended then.
+fn complete_last(per_second: &mut [u64], requests: u64) {
+    let logged: u64 = per_second.iter().sum();
+    if let Some(last) = per_second.last_mut().filter(|last| **last == 0) {
+        *last = requests.saturating_sub(logged);
+    }
 }
 
 #[cfg(test)]
@@ -316,6 +332,19 @@ mod tests {
         let mean_us = jobs[0].read_latency.as_ref().unwrap().mean_us;
         assert!((1.99..2.01).contains(&mean_us), "{mean_us}");
         assert_eq!((jobs[2].writes, &jobs[2].read_latency), (2, &None));
+    }
+
+    #[test]
+    fn the_last_second_has_what_the_log_leaves_out() {
+        for (logged, requests, last) in [([40, 38, 0], 119, 41), ([40, 38, 7], 119, 7)] {
+            let mut per_second = logged;
+            complete_last(&mut per_second, requests);
+            assert_eq!(per_second, [40, 38, last]);
+        }
+        let mut stalled = [40, 0];
+        complete_last(&mut stalled, 40);
+        assert_eq!(stalled, [40, 0]);
+        complete_last(&mut [], 0);
     }
 
     #[test]

@@ -4,12 +4,15 @@
 //! Invariants:
 //! - Everything that is started is ended again, whatever happens, and nothing else is.
 //! - A device of the operator is written to only if he has named it.
-//! - Figures are fio's, of the daemon's status, or of `/proc`. What nobody counted is left out.
+//! - Figures are fio's, of the daemon's status, or of `/proc`; or of a command that the plan names.
+//!   What nobody counted is left out.
 //!
 //! Deliberately absent: quiet. Whoever wants figures sees to it that nothing else runs.
 
+mod block_stat;
 mod daemon;
 mod fio;
+mod hit_counts;
 mod memory;
 mod mount;
 mod place;
@@ -25,6 +28,7 @@ use std::time::{Duration, Instant};
 use crate::plan::{Act, Clock, Phase, Plan, Target};
 use crate::progress::Progress;
 use crate::result::{CacheCounts, PhaseResult, Sample, TargetResult, VERSION};
+use block_stat::BlockStat;
 use fio::Seen;
 use memory::MemoryLimit;
 use server::Server;
@@ -145,7 +149,8 @@ pub struct Ground<'a> {
     pub interrupt: &'a Interrupt,
 }
 
-/// Measures a target once. `at_second` hears of each second that has passed.
+/// Measures a target once. `at_second` hears of each phase that begins, and of each second that has
+/// passed in it.
 ///
 /// # Errors
 ///
@@ -160,8 +165,10 @@ pub fn run(
     let started = Instant::now();
     let seed = plan.seed_of(repetition);
     let mut service = Service::begin(plan, target, ground)?;
+    let devices = BlockStat::of(plan, target);
     let mut phases = Vec::new();
-    for phase in plan.phases.iter().filter(|phase| phase.is_for(target)) {
+    let mine = plan.phases.iter().enumerate().filter(|(_, phase)| phase.is_for(target));
+    for (place, phase) in mine {
         if phase.begins_fresh {
             service.end()?;
             service = Service::begin(plan, target, ground)?;
@@ -173,7 +180,9 @@ pub fn run(
                 Act::Restart => service.again(ground, Server::stop)?,
             }
         }
-        let mut work = Work { phase, seed, ground, service: &mut service, samples: Vec::new() };
+        let (service, samples) = (&mut service, Vec::new());
+        let devices = &devices;
+        let mut work = Work { target, phase, place, seed, ground, devices, service, samples };
         phases.push(work.run(at_second)?);
     }
     service.end()?;
@@ -205,17 +214,24 @@ fn drop_page_cache() -> Result<(), RealError> {
 
 /// A phase at work.
 struct Work<'a> {
+    target: &'a Target,
     phase: &'a Phase,
+    /// In the plan.
+    place: usize,
     seed: u64,
     ground: &'a Ground<'a>,
+    devices: &'a BlockStat,
     service: &'a mut Service,
     samples: Vec<Sample>,
 }
 
 impl Work<'_> {
     fn run(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<PhaseResult, RealError> {
+        at_second(self.progress());
+        let hits_before = hit_counts::ask(self.hit_counts())?;
         let before = self.service.counts(self.ground)?;
         let cpu_before_s = self.service.cpu_s()?;
+        let devices_before = self.devices.counts()?;
         let limit = self.phase.memory_max.map(MemoryLimit::make).transpose()?;
         let (mut seen, mut lasted_s, mut runs_s) = (Seen::new(self.phase), 0.0, Vec::new());
         for time in 0..self.phase.times {
@@ -243,6 +259,10 @@ impl Work<'_> {
             (Some(before), Some(after)) => Some(after.since(&before)),
             _ => None,
         };
+        let devices = block_stat::between(&devices_before, self.devices.counts()?);
+        let cpu_s = self.service.cpu_s()? - cpu_before_s;
+        // The last: who is asked may take a while, in which others do something.
+        let hits_after = hit_counts::ask(self.hit_counts())?;
         Ok(PhaseResult {
             name: self.phase.name.clone(),
             is_preparation: self.phase.is_preparation,
@@ -251,9 +271,16 @@ impl Work<'_> {
             runs_s,
             samples: std::mem::take(&mut self.samples),
             cache,
-            devices: Vec::new(),
-            cpu_s: self.service.cpu_s()? - cpu_before_s,
+            hit_counts: hits_after.zip(hits_before).map(|(after, before)| after.since(before)),
+            devices,
+            cpu_s,
         })
+    }
+
+    /// Who is to be asked what the cache of somebody else has counted: nobody, if it is not for the
+    /// report.
+    fn hit_counts(&self) -> &[String] {
+        if self.phase.is_measured() { &self.target.hit_counts } else { &[] }
     }
 
     /// Does nothing for the time of the phase.
@@ -360,12 +387,16 @@ impl Work<'_> {
     ) -> Result<(), RealError> {
         if watch.began.elapsed().as_secs() > watch.samples {
             self.sample(watch)?;
-            let seconds = self.phase.seconds.map(|seconds| seconds * u64::from(self.phase.times));
-            // fio needs a moment to begin and to end.
-            let second = (self.samples.len() as u64).min(seconds.unwrap_or(u64::MAX));
-            at_second(Progress { phase: &self.phase.name, second, seconds });
+            at_second(self.progress());
         }
         Ok(())
+    }
+
+    fn progress(&self) -> Progress<'_> {
+        let seconds = self.phase.seconds.map(|seconds| seconds * u64::from(self.phase.times));
+        // fio needs a moment to begin and to end.
+        let second = (self.samples.len() as u64).min(seconds.unwrap_or(u64::MAX));
+        Progress { phase: &self.phase.name, place: self.place, second, seconds }
     }
 
     fn sample(&mut self, watch: &mut Watch) -> Result<(), RealError> {

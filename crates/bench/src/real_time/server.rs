@@ -102,8 +102,7 @@ impl Server {
     pub(super) fn cpu_s(&self) -> Result<f64, RealError> {
         let path = PathBuf::from(format!("/proc/{}/stat", self.child.id()));
         let text = std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
-        let ticks = cpu_ticks(&text).unwrap_or_default();
-        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+        Ok(seconds(cpu_ticks(&text).unwrap_or_default()))
     }
 
     /// Ends it as a crash would.
@@ -188,6 +187,27 @@ pub(super) fn output(command: &mut Command) -> Result<String, RealError> {
     Err(RealError::Program { name, what: format!("ended with {}", output.status), messages })
 }
 
+/// Processor time of the whole machine since its start, in seconds.
+pub(super) fn machine_cpu_s() -> Result<f64, RealError> {
+    let path = Path::new("/proc/stat");
+    let text = std::fs::read_to_string(path).map_err(|error| RealError::file(path, error))?;
+    Ok(seconds(machine_cpu_ticks(&text).unwrap_or_default()))
+}
+
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Ticks in which the processors were busy in the text of `/proc/stat`, whose first line is of all
+/// of them.
+fn machine_cpu_ticks(stat: &str) -> Option<u64> {
+    let times = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let times: Vec<u64> = times.flat_map(str::parse).collect();
+    // See proc_stat(5): user, nice, system, idle, iowait, irq, softirq; guests count as user.
+    let [user, nice, system, _, _, irq, softirq, ..] = times[..] else { return None };
+    Some(user + nice + system + irq + softirq)
+}
+
 /// Ticks in user and in kernel mode in the text of `/proc/PID/stat`. The name of the program, which
 /// may hold anything, ends at the last parenthesis.
 fn cpu_ticks(stat: &str) -> Option<u64> {
@@ -208,6 +228,14 @@ mod tests {
         let stat = "42 (a) b) S 1 42 42 0 -1 4194304 100 0 0 0 7 35 1 2 20 0 1 0 99\n";
         assert_eq!(cpu_ticks(stat), Some(42));
         assert_eq!(cpu_ticks("42 (a"), None);
+    }
+
+    #[test]
+    fn processor_time_of_the_machine_is_that_in_which_it_was_busy() {
+        let stat = "cpu  70 1 20 1000 100 3 6 9 5 0\ncpu0 70 1 20 1000 100 3 6 9 5 0\n";
+        assert_eq!(machine_cpu_ticks(stat), Some(100));
+        assert_eq!(machine_cpu_ticks("cpu  70 1\n"), None);
+        assert!(machine_cpu_s().unwrap() > 0.0);
     }
 
     #[test]

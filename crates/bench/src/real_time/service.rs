@@ -7,7 +7,7 @@ use super::daemon::{self, Daemon};
 use super::fio::Endpoint;
 use super::mount::Mounted;
 use super::place::Places;
-use super::server::{Ready, Server};
+use super::server::{Ready, Server, machine_cpu_s};
 use super::{Ground, RealError};
 use crate::plan::{Plan, Target};
 use crate::result::CacheCounts;
@@ -19,6 +19,7 @@ pub(super) struct Service {
     kind: Kind,
     /// Where the target itself is.
     served: Endpoint,
+    is_cpu_of_machine: bool,
     /// Servers of slow devices that somebody else's server needs. They end after it.
     _devices: Vec<Server>,
 }
@@ -51,7 +52,13 @@ impl Service {
 
     fn serve(plan: &Plan, target: &Target, ground: &Ground<'_>) -> Result<Service, RealError> {
         let places = Places { plan, ground };
-        let service = |kind, served| Service { mounted: None, kind, served, _devices: Vec::new() };
+        let service = |kind, served| Service {
+            mounted: None,
+            kind,
+            served,
+            is_cpu_of_machine: plan.is_cpu_of_machine,
+            _devices: Vec::new(),
+        };
         if let Some(name) = &target.device {
             let place = places.device(name)?;
             return Ok(match &place.plain {
@@ -85,8 +92,7 @@ impl Service {
         command.env("TMPDIR", ground.folder).current_dir(ground.folder);
         let log = ground.folder.join("other.log");
         let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
-        let (mounted, kind) = (None, Kind::Server(server));
-        Ok(Service { mounted, kind, served, _devices: words.devices })
+        Ok(Service { _devices: words.devices, ..service(Kind::Server(server), served) })
     }
 
     /// Where requests go: to the target, or to a file on the file system that is on it.
@@ -147,8 +153,12 @@ impl Service {
         }
     }
 
-    /// Processor time of what serves, so far, in seconds.
+    /// Processor time of what serves, or of the whole machine if the plan wants that, so far, in
+    /// seconds.
     pub(super) fn cpu_s(&self) -> Result<f64, RealError> {
+        if self.is_cpu_of_machine {
+            return machine_cpu_s();
+        }
         match &self.kind {
             Kind::Device | Kind::Elsewhere => Ok(0.0),
             Kind::Server(server) => server.cpu_s(),

@@ -3,8 +3,7 @@
 use std::fmt;
 
 use crate::plan::Published;
-use crate::result::PERCENTILES;
-use crate::summary::{PhaseSummary, Spread, Summary};
+use crate::summary::{PhaseSummary, Spread, Summary, percentile};
 
 /// Percentiles that the tables have; those of writes where nothing was read.
 const SHOWN_PERCENTILES: [f64; 3] = [50.0, 90.0, 99.0];
@@ -29,9 +28,12 @@ pub(super) const HEADINGS: [&str; 15] = [
 ];
 
 /// Places in [`HEADINGS`] of what others publish.
+const SECONDS: usize = 0;
 const FIRST_RUN: usize = 1;
 const MEAN_RUN: usize = 2;
 const IOPS: usize = 3;
+const FIRST_IOPS: usize = 4;
+const LAST_IOPS: usize = 5;
 const HITS: usize = 6;
 
 /// A figure as people read it; empty if there is none.
@@ -54,10 +56,7 @@ impl fmt::Display for Cell {
 pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
     let is_read = phase.read_us.iter().any(Option::is_some);
     let latencies = if is_read { &phase.read_us } else { &phase.write_us };
-    let latency = |percent: f64| {
-        let place = PERCENTILES.iter().position(|known| *known == percent);
-        cell(place.and_then(|place| *latencies.get(place)?), count)
-    };
+    let latency = |percent: f64| cell(percentile(latencies, percent), count);
     let [p50, p90, p99] = SHOWN_PERCENTILES.map(latency);
     [
         cell(phase.seconds, count),
@@ -82,9 +81,12 @@ pub(super) fn cells(phase: &PhaseSummary) -> [Cell; HEADINGS.len()] {
 pub(super) fn published_cells(published: &Published) -> [Cell; HEADINGS.len()] {
     let single = |value| Spread::of(std::iter::once(value));
     let mut cells: [Cell; HEADINGS.len()] = Default::default();
+    cells[SECONDS] = cell(published.seconds.and_then(single), count);
     cells[FIRST_RUN] = cell(published.first_run_s.and_then(single), time);
     cells[MEAN_RUN] = cell(published.run_s.and_then(single), time);
     cells[IOPS] = cell(published.iops.and_then(single), count);
+    cells[FIRST_IOPS] = cell(published.first_iops.and_then(single), count);
+    cells[LAST_IOPS] = cell(published.last_iops.and_then(single), count);
     cells[HITS] = cell(published.hit_ratio.and_then(single), percent);
     cells
 }
@@ -125,6 +127,11 @@ pub(super) fn count(value: f64) -> String {
     if value < 0.0 { format!("-{text}") } else { text }
 }
 
+/// A figure of any size: three decimals as long as they say something.
+pub(super) fn number(value: f64) -> String {
+    if value.abs() < 10.0 { ratio(value) } else { count(value) }
+}
+
 /// Seconds that are worth their hundredths.
 fn time(seconds: f64) -> String {
     if seconds < 100.0 { format!("{seconds:.2}") } else { format!("{seconds:.1}") }
@@ -159,7 +166,28 @@ mod tests {
 
     #[test]
     fn what_others_publish_has_its_columns() {
-        assert_eq!((HEADINGS[IOPS], HEADINGS[HITS]), ("IOPS", "hits"));
-        assert_eq!((HEADINGS[FIRST_RUN], HEADINGS[MEAN_RUN]), ("first run s", "mean run s"));
+        let published = Published {
+            seconds: Some(1298.0),
+            first_run_s: Some(6.41),
+            run_s: Some(3.35),
+            iops: Some(1484.0),
+            first_iops: Some(288.75),
+            last_iops: Some(2060.0),
+            hit_ratio: Some(0.736),
+            ..Published::default()
+        };
+        let cells = published_cells(&published);
+        let texts = HEADINGS.iter().zip(&cells).map(|(heading, cell)| (*heading, &*cell.figure));
+        let filled: Vec<_> = texts.filter(|(_, figure)| !figure.is_empty()).collect();
+        let expected = [
+            ("s", "1,298"),
+            ("first run s", "6.41"),
+            ("mean run s", "3.35"),
+            ("IOPS", "1,484"),
+            ("first 30 s", "289"),
+            ("last tenth", "2,060"),
+            ("hits", "73.60 %"),
+        ];
+        assert_eq!(filled, expected);
     }
 }

@@ -16,7 +16,8 @@ use serde::Serialize;
 
 use super::columns::{self, Cell, HEADINGS};
 use super::page::{Content, escaped, filled, prose};
-use super::{markdown, work};
+use super::{markdown, verdicts, work};
+use crate::bounds::{Judged, Verdict};
 use crate::folder::Machine;
 use crate::plan::{Clock, Plan, Published};
 use crate::result::{PERCENTILES, Sample};
@@ -24,6 +25,8 @@ use crate::size;
 use crate::summary::{FIRST_SECONDS, PhaseSummary, Spread, Summary, TargetSummary};
 
 const TEMPLATE: &str = include_str!("report.html");
+/// The part about bounds, for plans that have some.
+const BOUNDS: &str = include_str!("bounds.html");
 const STYLE: &str = include_str!("report.css");
 const SCRIPT: &str = include_str!("report.js");
 
@@ -109,7 +112,7 @@ struct ShownPhase<'a> {
 fn shown_phases<'a>(plan: &'a Plan, summary: &Summary) -> Vec<ShownPhase<'a>> {
     let mut shown: Vec<ShownPhase<'_>> = Vec::new();
     let mut counts = HashMap::new();
-    for phase in plan.phases.iter().filter(|phase| !phase.is_preparation && phase.has_work()) {
+    for phase in plan.phases.iter().filter(|phase| phase.is_measured()) {
         let words = work::phase(phase);
         for target in plan.targets.iter().filter(|target| phase.is_for(target)) {
             let count = counts.entry((&target.name, &phase.name)).or_insert(0);
@@ -180,9 +183,13 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
         "" => String::new(),
         source => format!("<p class=\"source\">{}</p>", prose(source)),
     };
-    let repeated = match summary.repetitions {
-        1 => "",
-        _ => "Medians of the repetitions, and below them the smallest and largest. ",
+    let (repeated, repeated_bars) = match summary.is_repeated() {
+        false => ("", ""),
+        true => (
+            "Medians of the repetitions, and below them the smallest and largest. ",
+            "Bars are medians of the repetitions, and a line on a bar goes from the smallest to \
+             the largest. ",
+        ),
     };
     let parts = [
         ("{{title}}", escaped(&summary.about)),
@@ -193,6 +200,8 @@ pub fn html(summary: &Summary, plan: &Plan, machine: &Machine) -> String {
         ("{{headings}}", headings(&columns)),
         ("{{rows}}", rows(summary, &shown, &columns)),
         ("{{repeated}}", repeated.to_owned()),
+        ("{{repeated-bars}}", repeated_bars.to_owned()),
+        ("{{bounds}}", bounds(&summary.bounds)),
         ("{{first-seconds}}", FIRST_SECONDS.to_string()),
         ("{{phases}}", phases_text(&shown)),
     ];
@@ -418,6 +427,30 @@ fn row(
         let _ = write!(html, "<td>{}{range}</td>", prose(&cell.figure));
     }
     html.push_str("</tr>");
+}
+
+/// How the bounds of the plan stand; empty if it has none.
+fn bounds(bounds: &[Judged]) -> String {
+    if bounds.is_empty() {
+        return String::new();
+    }
+    let mut rows = String::new();
+    for bound in bounds {
+        let class = match bound.verdict {
+            Verdict::Met => "met",
+            Verdict::Missed => "missed",
+            Verdict::NotMeasured => "absent",
+        };
+        let _ = write!(
+            rows,
+            "<tr class=\"{class}\"><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>",
+            prose(&bound.text),
+            verdicts::limit(bound.limit),
+            verdicts::value(bound),
+            verdicts::word(bound.verdict),
+        );
+    }
+    filled(BOUNDS, &[("{{sentence}}", verdicts::sentence(bounds)), ("{{bound-rows}}", rows)])
 }
 
 /// What the phases do, for those who read without a script.

@@ -3,11 +3,14 @@
 use std::fmt::Write;
 
 use super::columns::{self, Cell, HEADINGS, cell, count, ratio};
+use super::verdicts;
+use crate::bounds::{self, Judged};
 use crate::compare::{Change, Verdict};
 use crate::plan::Clock;
 use crate::summary::{Spread, Summary};
 
-/// The main figures of all targets, a row for each phase, then what others published.
+/// The main figures of all targets, a row for each phase, then what others published; then how the
+/// bounds of the plan stand.
 #[must_use]
 pub fn table(summary: &Summary) -> String {
     let mut text = format!("**{}**\n\n", summary.about);
@@ -43,11 +46,32 @@ pub fn table(summary: &Summary) -> String {
         let phase = in_cell(&columns::published_phase(published));
         row(&in_cell(&published.title), phase.trim_end(), Clock::Real.name(), &cells);
     }
-    if summary.repetitions > 1 {
+    if summary.is_repeated() {
         text.push_str(
             "\nMedians of the repetitions, and in parentheses the smallest and largest.\n",
         );
     }
+    text + &bounds_table(&summary.bounds)
+}
+
+/// How bounds stand, a row for each; empty if there are none.
+fn bounds_table(judged: &[Judged]) -> String {
+    if judged.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from(
+        "\n**Bounds**\n\n| what is measured | bound | measured | verdict |\n|---|--:|--:|---|\n",
+    );
+    for bound in judged {
+        let (what, limit) = (in_cell(&bound.text), verdicts::limit(bound.limit));
+        let value = verdicts::value(bound);
+        let verdict = match bound.verdict {
+            bounds::Verdict::Missed => format!("**{}**", verdicts::word(bound.verdict)),
+            verdict => verdicts::word(verdict).to_owned(),
+        };
+        let _ = writeln!(text, "| {what} | {limit} | {value} | {verdict} |");
+    }
+    let _ = writeln!(text, "\n{}", verdicts::sentence(judged));
     text
 }
 
@@ -83,28 +107,26 @@ pub fn changes(changes: &[Change]) -> String {
 
 /// A figure of any size.
 fn figure(spread: Spread) -> String {
-    let decimals = if spread.median.abs() < 10.0 { 3 } else { 0 };
-    let text = |value: f64| {
-        if decimals == 0 { count(value) } else { format!("{value:.decimals$}") }
-    };
+    let text = if spread.median.abs() < 10.0 { ratio } else { count };
     cell(Some(spread), text).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Published;
+    use crate::plan::{Limit, Published};
+
+    fn judged(text: &str, value: Option<f64>, verdict: bounds::Verdict) -> Judged {
+        Judged { text: text.to_owned(), limit: Limit::AtLeast(1200.0), value, verdict }
+    }
 
     #[test]
     fn rows_have_as_many_cells_whatever_somebody_chose() {
         let published = Published {
             title: "a|b".to_owned(),
             iops: Some(1500.0),
-            phase: None,
-            run_s: None,
-            first_run_s: None,
-            hit_ratio: None,
             remark: "one\nor | two".to_owned(),
+            ..Published::default()
         };
         let summary = Summary {
             about: "x".to_owned(),
@@ -112,12 +134,16 @@ mod tests {
             repetitions: 1,
             published: vec![published],
             targets: Vec::new(),
+            bounds: vec![judged("c|d\ne", Some(1155.0), bounds::Verdict::Missed)],
         };
         let text = table(&summary);
         let cells = |line: &str| line.replace("\\|", "").matches('|').count();
         let rows: Vec<&str> = text.lines().filter(|line| line.starts_with('|')).collect();
-        assert_eq!(rows.len(), 3, "{text}");
+        let (rows, bounds) = rows.split_at(3);
         assert!(rows.iter().all(|row| cells(row) == cells(rows[0])), "{text}");
+        assert!(bounds.iter().all(|row| cells(row) == cells(bounds[0])), "{text}");
+        assert_eq!(bounds[2..], ["| c\\|d e | at least 1,200 | 1,155 | **missed** |"]);
+        assert!(text.ends_with("\n1 of 1 bounds missed, 0 met.\n"), "{text}");
         assert!(rows[2].starts_with("| a\\|b | as published one or \\| two | real | 1,500 |"));
     }
 }

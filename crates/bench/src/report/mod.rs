@@ -5,6 +5,7 @@ mod csv;
 mod html;
 mod markdown;
 pub mod page;
+mod verdicts;
 mod work;
 
 pub use csv::csv;

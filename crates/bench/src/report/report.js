@@ -33,10 +33,10 @@
     ["origin_bytes", "Read from and written to the origin, or the bare device", bytes],
     ["cache_written_bytes", "Written to the cache device", bytes],
     ["write_amplification", "Write amplification", factor],
-    ["cpu_us", "Processor time of the daemon for a request", micros],
+    ["cpu_us", "Processor time for a request", micros],
   ];
 
-  const PUBLISHED = ["run_s", "first_run_s", "hit_ratio"];
+  const PUBLISHED = ["run_s", "first_run_s", "first_iops", "last_iops", "hit_ratio", "seconds"];
 
   let shownPhase = 0;
   let view = "all";
@@ -162,7 +162,8 @@
   };
   const drawCache = () => {
     const cached = measured().filter((one) => one.phase.cache_written_bytes);
-    const hits = cached.filter((one) => one.phase.hit_ratio);
+    const isCounted = (ratio) => ratio !== null;
+    const hits = cached.filter((one) => one.phase.samples.hit_ratio.some(isCounted));
     byId("hits").parentElement.hidden = hits.length === 0;
     if (hits.length > 0) {
       overTime("hits", hits, { field: "hit_ratio", format: hitRatio, tick: wholePercent, top: 1 });

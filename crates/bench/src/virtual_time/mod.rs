@@ -54,7 +54,8 @@ pub enum VirtualError {
     },
 }
 
-/// Measures a target once. `at_second` hears of each second that has passed.
+/// Measures a target once. `at_second` hears of each phase that begins, and of each second that has
+/// passed in it.
 ///
 /// # Errors
 ///
@@ -176,7 +177,6 @@ struct Processor {
 
 /// A phase, or one of the times that it is done.
 struct Work<'a> {
-    phase: &'a Phase,
     end_ns: Option<u64>,
     meter: &'a mut Meter,
     processor: &'a mut Processor,
@@ -218,6 +218,11 @@ impl Run {
         let mut clients: Vec<Client<'_>> = places
             .map(|(place, (job, ranks))| Client::new(job, ranks.as_deref(), seed(place, 0)))
             .collect();
+        let seconds = phase.lasts_s();
+        let mut at_second = |second| {
+            at_second(Progress { phase: &phase.name, place: seeds.index, second, seconds })
+        };
+        at_second(0);
         let began_ns = self.now_ns;
         let mut meter = Meter::new(&self.system, began_ns);
         let mut processor = Processor::default();
@@ -231,8 +236,8 @@ impl Run {
                 }
             }
             let end_ns = phase.seconds.map(|seconds| self.now_ns + seconds * SECOND_NS);
-            let mut work = Work { phase, end_ns, meter: &mut meter, processor: &mut processor };
-            self.work(&mut clients, &mut work, at_second);
+            let mut work = Work { end_ns, meter: &mut meter, processor: &mut processor };
+            self.work(&mut clients, &mut work, &mut at_second);
             if time + 1 < phase.times {
                 self.finish(&mut processor);
             }
@@ -249,6 +254,7 @@ impl Run {
             runs_s: Vec::new(),
             samples: meter.samples,
             cache,
+            hit_counts: None,
             devices,
             cpu_s: processor.used_ns as f64 / SECOND_NS as f64,
         }
@@ -259,9 +265,9 @@ impl Run {
         &mut self,
         clients: &mut [Client<'_>],
         work: &mut Work<'_>,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(u64),
     ) {
-        let Work { phase, end_ns, meter, processor } = work;
+        let Work { end_ns, meter, processor } = work;
         let mut answered = Vec::new();
         loop {
             self.enter(processor);
@@ -274,9 +280,7 @@ impl Run {
                 self.issue(ticket.client, client, processor);
             }
             if self.now_ns >= meter.next_ns() {
-                let second = meter.sample(&self.system, self.now_ns);
-                let seconds = phase.seconds.map(|seconds| seconds * u64::from(phase.times));
-                at_second(Progress { phase: &phase.name, second, seconds });
+                at_second(meter.sample(&self.system, self.now_ns));
             }
             let has_ended = !clients.is_empty() && self.is_idle();
             if has_ended || end_ns.is_some_and(|end_ns| self.now_ns >= end_ns) {

@@ -43,6 +43,19 @@ const PLAN: &str = r#"
     title = "other </script>"
     iops = 1500
     remark = "<!-- a remark"
+    [[bound]]
+    text = "<i>at</i> once"
+    of = { target = "cached", phase = "run", figure = "iops" }
+    over_value = 1e9
+    at_least = 1
+    [[bound]]
+    text = "again"
+    of = { target = "cached", phase = "again", figure = "hit_ratio" }
+    at_most = 1
+    [[bound]]
+    text = "later"
+    of = { target = "later", phase = "run", figure = "iops" }
+    at_least = 1155
 "#;
 
 fn machine() -> Machine {
@@ -206,9 +219,59 @@ fn two_clocks_are_told_apart() {
         repetitions: 1,
         published: Vec::new(),
         targets: vec![target("one", Some(Clock::Real))],
+        bounds: Vec::new(),
     };
     assert!(clock_text(&summary).contains("Real time."));
     summary.targets.push(target("two", Some(Clock::Virtual)));
     let text = clock_text(&summary);
     assert!(text.contains("models of devices: two.") && text.contains("below: one."), "{text}");
+}
+
+#[test]
+fn bounds_have_their_verdicts_and_their_texts_are_text() {
+    let page = page_of(&["bare", "cached"], &[]);
+    for text in [
+        "1 of 3 bounds missed, 1 met, 1 not measured.",
+        "<tr class=\"missed\"><th scope=\"row\">&lt;i&gt;at&lt;/i&gt; once</th>\
+         <td>at least 1</td>",
+        "<td>missed</td></tr>",
+        "<tr class=\"met\"><th scope=\"row\">again</th><td>at most 1</td>",
+        "<tr class=\"absent\"><th scope=\"row\">later</th><td>at least 1,155</td><td>–</td>",
+    ] {
+        assert!(page.contains(text), "{text}");
+    }
+    let markdown = data(&page)["markdown"].as_str().expect("text").to_owned();
+    assert!(markdown.contains("| <i>at</i> once | at least 1 |"), "{markdown}");
+}
+
+/// The summary of a plan of which nothing was measured.
+fn unmeasured(plan: &Plan) -> Summary {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = Folder::create(place.path(), PLAN, &[], &machine()).expect("a folder");
+    Summary::of(&folder, plan).expect("a summary")
+}
+
+#[test]
+fn a_plan_without_bounds_has_no_part_about_them() {
+    let plan = PLAN.split("[[bound]]").next().expect("what stands before");
+    let plan = Plan::parse(plan).expect("a plan");
+    let summary = unmeasured(&plan);
+    assert!(summary.bounds.is_empty());
+    assert!(!html(&summary, &plan, &machine()).contains("<h2 id=\"bounds\">"));
+    assert!(!markdown::table(&summary).contains("**Bounds**"));
+}
+
+#[test]
+fn medians_are_spoken_of_only_where_there_are_several_values() {
+    let plan = Plan::parse(PLAN).expect("a plan");
+    let mut summary = unmeasured(&plan);
+    // Two repetitions were asked for.
+    for (measured, is_said) in [(1, false), (2, true)] {
+        summary.targets[0].measured = measured;
+        assert_eq!(markdown::table(&summary).contains("Medians"), is_said);
+        let page = html(&summary, &plan, &machine());
+        // The page has the table for the clipboard, too.
+        assert_eq!(page.matches("Medians of the repetitions").count(), if is_said { 2 } else { 0 });
+        assert_eq!(page.contains("Bars are medians"), is_said);
+    }
 }

@@ -1,0 +1,76 @@
+//! Bounds as people read them.
+
+use super::columns::number;
+use crate::bounds::{Judged, Verdict};
+use crate::plan::Limit;
+
+/// What has to be.
+pub(super) fn limit(limit: Limit) -> String {
+    let text = |value: f64| if value < 1e3 { value.to_string() } else { number(value) };
+    match limit {
+        Limit::AtLeast(least) => format!("at least {}", text(least)),
+        Limit::AtMost(most) => format!("at most {}", text(most)),
+    }
+}
+
+/// What was measured.
+pub(super) fn value(judged: &Judged) -> String {
+    judged.value.map_or_else(|| "–".to_owned(), number)
+}
+
+/// What follows.
+pub(super) fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Met => "met",
+        Verdict::Missed => "missed",
+        Verdict::NotMeasured => "not measured",
+    }
+}
+
+/// How all of them stand, in a sentence.
+pub(super) fn sentence(bounds: &[Judged]) -> String {
+    let count = |verdict| bounds.iter().filter(|judged| judged.verdict == verdict).count();
+    let all = bounds.len();
+    let missed = match count(Verdict::Missed) {
+        0 => "None is missed".to_owned(),
+        missed => format!("{missed} of {all} bounds missed"),
+    };
+    let met = count(Verdict::Met);
+    match count(Verdict::NotMeasured) {
+        0 => format!("{missed}, {met} met."),
+        absent => format!("{missed}, {met} met, {absent} not measured."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(verdict: Verdict) -> Judged {
+        let limit = Limit::AtLeast(1.0);
+        Judged { text: String::new(), limit, value: None, verdict }
+    }
+
+    #[test]
+    fn limits_and_values_are_written_for_people() {
+        assert_eq!(limit(Limit::AtLeast(0.95)), "at least 0.95");
+        assert_eq!(limit(Limit::AtMost(15443.0)), "at most 15,443");
+        let value = |value| value_of(Some(value));
+        assert_eq!((value(0.9496).as_str(), value(5599.4).as_str()), ("0.950", "5,599"));
+        assert_eq!(value_of(None), "–");
+    }
+
+    fn value_of(value: Option<f64>) -> String {
+        super::value(&Judged { value, ..judged(Verdict::Met) })
+    }
+
+    #[test]
+    fn a_missed_bound_is_told_first() {
+        let [met, missed, absent] =
+            [Verdict::Met, Verdict::Missed, Verdict::NotMeasured].map(judged);
+        let all = [met.clone(), missed, absent.clone()];
+        assert_eq!(sentence(&all), "1 of 3 bounds missed, 1 met, 1 not measured.");
+        assert_eq!(sentence(&[met.clone(), met]), "None is missed, 2 met.");
+        assert_eq!(sentence(&[absent]), "None is missed, 0 met, 1 not measured.");
+    }
+}
