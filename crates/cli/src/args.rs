@@ -755,7 +755,8 @@ mod tests {
 /// are looked up in caches that exist on paper only. It is the policy alone that is compared: an
 /// empty cache at the start, single blocks, no cost of copies. Reads and writes count alike.
 ///
-/// `min` is Belady's policy, which knows the future: no policy misses less.
+/// `min` is Belady's policy, which knows the future: none that caches every block misses less. The
+/// rule of sequential streams, which bypasses some, is not for it.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Formats:

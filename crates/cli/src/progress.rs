@@ -25,10 +25,15 @@ pub(crate) struct Progress {
     total: u64,
     started: Instant,
     next_line: Instant,
+    /// A stage of unknown length was told last.
+    is_in_stage: bool,
+    /// Said behind all else, of more than this piece.
+    outlook: String,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
+    /// A `total` of 0 is not known.
     pub(crate) fn start(label: &str, unit: Unit, total: u64) -> Progress {
         let now = Instant::now();
         let bar = std::io::stderr().is_terminal().then(|| {
@@ -37,7 +42,10 @@ impl Progress {
                 Unit::Segments => "{pos}/{len} segments",
                 Unit::Seconds => "{pos}/{len} s",
             };
-            let template = format!("{{msg}} [{{bar:30}}] {counts} eta {{eta}}");
+            let template = match total {
+                0 => "{msg}{prefix}".to_owned(),
+                _ => format!("{{msg}} [{{bar:30}}] {counts} eta {{eta}}{{prefix}}"),
+            };
             let style = ProgressStyle::with_template(&template).expect("a valid template");
             let bar = ProgressBar::new(total).with_style(style.progress_chars("=> "));
             bar.with_message(label.to_owned())
@@ -48,40 +56,71 @@ impl Progress {
             total,
             started: now,
             next_line: now + LINE_INTERVAL,
+            is_in_stage: false,
+            outlook: String::new(),
             bar,
+        }
+    }
+
+    /// What the caller knows of more work than this piece, from now on.
+    pub(crate) fn set_outlook(&mut self, outlook: &str) {
+        self.outlook = format!("; {outlook}");
+        if let Some(bar) = &self.bar {
+            bar.set_prefix(self.outlook.clone());
         }
     }
 
     /// How much is done by now.
     pub(crate) fn set(&mut self, done: u64) {
         if let Some(bar) = &self.bar {
+            if std::mem::take(&mut self.is_in_stage) {
+                bar.set_message(self.label.clone());
+            }
             bar.set_position(done);
             return;
         }
+        self.print(|progress, now| progress.line(done, now));
+    }
+
+    /// The work is in a stage that lasts nobody knows how long, for so many seconds by now.
+    pub(crate) fn set_stage(&mut self, stage: &str, seconds: u64) {
+        if let Some(bar) = &self.bar {
+            self.is_in_stage = true;
+            bar.set_message(format!("{}, {stage}: {seconds} s", self.label));
+            return;
+        }
+        self.print(|_, _| format!("{stage}, {seconds} s"));
+    }
+
+    fn print(&mut self, text: impl FnOnce(&Progress, Instant) -> String) {
         let now = Instant::now();
         if now < self.next_line {
             return;
         }
         self.next_line = now + LINE_INTERVAL;
-        eprintln!("{}: {}", self.label, self.line(done, now));
+        eprintln!("{}: {}{}", self.label, text(self, now), self.outlook);
     }
 
     fn line(&self, done: u64, now: Instant) -> String {
+        let (done_text, unit) = match self.unit {
+            Unit::Bytes => (size::text(done), ""),
+            Unit::Segments => (done.to_string(), " segments"),
+            Unit::Seconds => (done.to_string(), " s"),
+        };
+        let total = match (self.total, self.unit) {
+            (0, _) => return done_text + unit,
+            (total, Unit::Bytes) => size::text(total),
+            (total, Unit::Segments | Unit::Seconds) => total.to_string(),
+        };
         let seconds = now.duration_since(self.started).as_secs_f64();
-        let left = match done {
-            0 => String::new(),
-            done => {
+        let left = match (done, self.unit) {
+            (0, _) | (_, Unit::Seconds) => String::new(),
+            (done, Unit::Bytes | Unit::Segments) => {
                 let left = seconds * self.total.saturating_sub(done) as f64 / done as f64;
                 format!(", {left:.0} s left")
             }
         };
-        match self.unit {
-            Unit::Bytes => {
-                format!("{} of {}{left}", size::text(done), size::text(self.total))
-            }
-            Unit::Segments => format!("{done} of {} segments{left}", self.total),
-            Unit::Seconds => format!("{done} of {} s", self.total),
-        }
+        format!("{done_text} of {total}{unit}{left}")
     }
 
     /// The work is done, or given up.

@@ -10,12 +10,15 @@
 //! can in one go, then sleeps in one system call until there are answers. Neither polls. The client
 //! of vhost-user is a virtual machine in miniature ([`driver`]); that of NBD is the demo's.
 //!
+//! With `--hand-over` there is no server: requests go to another thread and back ([`hand_over`]).
+//!
 //! Deliberately absent: a check of what is read, which tests do, and anything but blocks of 4 KiB.
 
 #[expect(dead_code, reason = "the demo does more with it")]
 #[path = "../../src/demo/client.rs"]
 mod client;
 mod driver;
+mod hand_over;
 mod load;
 
 use std::io;
@@ -36,7 +39,8 @@ use load::{BLOCK_BYTES, Load, Work};
 #[derive(Parser)]
 struct Arguments {
     /// Socket of `forebay serve --vhost-user`
-    #[arg(long, value_name = "PATH", required_unless_present = "nbd", conflicts_with = "nbd")]
+    #[arg(long, value_name = "PATH", conflicts_with = "nbd")]
+    #[arg(required_unless_present_any = ["nbd", "hand_over"])]
     vhost_user: Option<PathBuf>,
     /// Unix socket of `forebay serve --nbd`
     #[arg(long, value_name = "PATH", requires = "export")]
@@ -44,6 +48,9 @@ struct Arguments {
     /// Name of the export over NBD
     #[arg(long, value_name = "NAME")]
     export: Option<String>,
+    /// Hand requests to another thread, and take them back
+    #[arg(long, conflicts_with_all = ["vhost_user", "nbd", "queues"])]
+    hand_over: bool,
     /// What is done with blocks
     #[arg(long, value_enum, default_value = "read")]
     work: Work,
@@ -77,9 +84,10 @@ impl Arguments {
     }
 }
 
-/// What one queue came to.
+/// What one thread came to.
 #[derive(Default)]
 struct Share {
+    /// Of what it began.
     latencies: Option<Histogram<u64>>,
     cpu_ns: u64,
     notifications: driver::Notifications,
@@ -91,12 +99,13 @@ fn main() -> io::Result<()> {
     let shares = match (&arguments.vhost_user, &arguments.nbd, &arguments.export) {
         (Some(socket), ..) => over_vhost_user(&arguments, socket)?,
         (None, Some(socket), Some(export)) => over_nbd(&arguments, socket, export)?,
-        _ => unreachable!("clap has asked for one of them"),
+        // Any block will do.
+        _ => hand_over::run(arguments.load(0, BLOCK_BYTES as u64))?,
     };
     let seconds = began.elapsed().as_secs_f64();
     let mut latencies = load::histogram();
-    for share in &shares {
-        latencies.add(share.latencies.as_ref().expect("it has run")).expect("the same bounds");
+    for share in shares.iter().filter_map(|share| share.latencies.as_ref()) {
+        latencies.add(share).expect("the same bounds");
     }
     let microseconds = |quantile| latencies.value_at_quantile(quantile) as f64 / 1e3;
     let sum = |value: fn(&Share) -> u64| shares.iter().map(value).sum::<u64>();
@@ -106,6 +115,7 @@ fn main() -> io::Result<()> {
         "mean_us": latencies.mean() / 1e3,
         "p50_us": microseconds(0.5),
         "p99_us": microseconds(0.99),
+        "p999_us": microseconds(0.999),
         "cpu_seconds": sum(|share| share.cpu_ns) as f64 / 1e9,
         "kicks": sum(|share| share.notifications.kicks),
         "calls": sum(|share| share.notifications.calls),

@@ -1,8 +1,13 @@
 //! The client of the admin socket: one connection a request, so that giving a request up is closing
 //! its connection.
+//!
+//! A daemon that is stopped or stuck still has its socket, and connections to it succeed. So a
+//! request that takes long, as a drain may, is waited for only as long as the daemon tells its
+//! status meanwhile.
 
 use std::future::Future;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -19,6 +24,9 @@ use super::api::{
 use super::socket;
 use crate::exit::{Exit, Failure};
 use crate::takeover::TakeoverRequest;
+
+/// How long a daemon may take to tell its status. It does so between any two requests of clients.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Runs a future to its end on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
@@ -94,7 +102,18 @@ impl AdminClient {
 
     /// Asks for the status.
     pub(crate) async fn status(&self) -> Result<Status, Failure> {
-        self.request(Method::GET, "/v1/status", Bytes::new()).await
+        self.status_in_time().await?
+    }
+
+    /// The status, or why there is none; an error of its own if the daemon says nothing.
+    async fn status_in_time(&self) -> Result<Result<Status, Failure>, Failure> {
+        let answer = self.request(Method::GET, "/v1/status", Bytes::new());
+        tokio::time::timeout(PATIENCE, answer).await.map_err(|_| {
+            let (place, seconds) = (self.socket.display(), PATIENCE.as_secs());
+            Failure::failed(format!("the daemon on {place} has not answered for {seconds} s"))
+                .or("it is stopped or stuck: its log may say why. To kill it loses nothing that \
+                     was acknowledged; then start it again")
+        })
     }
 
     /// Sets the counters to zero.
@@ -174,7 +193,16 @@ impl AdminClient {
     ) -> Result<T, Failure> {
         let body = serde_json::to_vec(body)
             .map_err(|error| Failure::failed(format!("cannot form a request: {error}")))?;
-        self.request(Method::POST, path, body.into()).await
+        let answer = self.request(Method::POST, path, body.into());
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut answer => return answer,
+                // One that ends tells no status any more, and may still answer.
+                () = tokio::time::sleep(PATIENCE) => drop(self.status_in_time().await?),
+            }
+        }
     }
 
     async fn request<T: DeserializeOwned>(

@@ -47,8 +47,9 @@ pub(crate) struct BenchListArguments {
 /// In virtual time the engine works on models of devices, and half an hour on a hard disk takes a
 /// minute. In real time fio works on devices of this machine, on files in their place, and on what
 /// is served over NBD; see that nothing else runs. A run that was interrupted goes on when it is
-/// started again with the same folder; what failed is tried again. A target that fails is reported,
-/// and the others are measured.
+/// started again with the same folder, by the same build of forebay and on the same machine; what
+/// failed is tried again. A target that fails is reported, and the others are measured. How the
+/// bounds of the plan stand is told below the figures; the run does not fail if one is missed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -64,6 +65,11 @@ pub(crate) struct BenchRunArguments {
     /// Folder for the results [default: bench-PLAN, in this folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Measure anew in a folder that has results of another plan, of another build of forebay, or
+    /// of another machine, and remove these. Results that belong to this run are kept. Without it
+    /// such a folder is refused
+    #[arg(long)]
+    pub(crate) replace: bool,
     /// Only this target; may be given several times
     #[arg(long, value_name = "TARGET")]
     pub(crate) only: Vec<String>,

@@ -32,7 +32,7 @@ pub(super) fn connect(set: &Set, export: &Export) -> Result<Device, Failure> {
         .map_err(|error| Failure::failed(format!("cannot make {}: {error}", folder.display())))?;
     let mut child = start(set, &export.name, &folder, &log)?;
     let file = folder.join(FILE);
-    let is_ready = || fs::metadata(&file).is_ok_and(|found| found.len() == export.size_bytes);
+    let is_ready = || fs::metadata(&file).is_ok_and(|found| found.len() > 0);
     let is_over = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
     until(|| is_ready() || is_over(&mut child));
     let made = match is_ready() {
@@ -45,7 +45,6 @@ pub(super) fn connect(set: &Set, export: &Export) -> Result<Device, Failure> {
             name: export.name.clone(),
             device,
             link: None,
-            size_bytes: export.size_bytes,
             front_end: FrontEndKind::Fuse,
             client_pid: Some(child.id()),
             fuse_folder: Some(folder),

@@ -124,19 +124,22 @@ pub(crate) fn has_remains(device: &Device) -> bool {
     is_there(device) || fuse::has_remains(device)
 }
 
-/// Waits until a device can be opened and has its size.
-pub(crate) fn await_size(device: &Path, size_bytes: u64) -> Result<(), Failure> {
+/// Waits until a device can be opened and has a size, and returns that, in bytes. It may be less
+/// than the volume has: only whole logical blocks are served, and a device may keep the size that
+/// it was made with.
+pub(crate) fn await_device(device: &Path) -> Result<u64, Failure> {
+    let mut size_bytes = 0;
     let mut found = String::new();
     let is_ready = until(|| {
         match File::open(device).and_then(|mut file| file.seek(SeekFrom::End(0))) {
-            Ok(bytes) if bytes == size_bytes => return true,
-            Ok(bytes) => found = format!("it has {bytes} bytes instead of {size_bytes}"),
+            Ok(0) => "it has no size".clone_into(&mut found),
+            Ok(bytes) => size_bytes = bytes,
             Err(error) => found = error.to_string(),
         }
-        false
+        size_bytes > 0
     });
     if is_ready {
-        return Ok(());
+        return Ok(size_bytes);
     }
     let (place, seconds) = (device.display(), PATIENCE.as_secs());
     Err(Failure::failed(format!("{place} cannot be used after {seconds} s: {found}")))

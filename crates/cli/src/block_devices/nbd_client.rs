@@ -39,7 +39,6 @@ pub(super) fn connect(socket: &Path, export: &Export) -> Result<Device, Failure>
             client_pid: client_of(&device),
             device,
             link: None,
-            size_bytes: export.size_bytes,
             front_end: FrontEndKind::Nbd,
             fuse_folder: None,
         });

@@ -44,7 +44,6 @@ pub(crate) struct Device {
     pub(crate) device: PathBuf,
     /// Its stable name, if it could be given one.
     pub(crate) link: Option<PathBuf>,
-    pub(crate) size_bytes: u64,
     pub(crate) front_end: FrontEndKind,
     /// The process that connected an nbd device, by which the kernel tells connections apart; or
     /// the one of nbdfuse.
@@ -60,7 +59,6 @@ impl Device {
             name: export.name.clone(),
             device: device.into(),
             link: None,
-            size_bytes: export.size_bytes,
             front_end: FrontEndKind::Ublk,
             client_pid: None,
             fuse_folder: None,

@@ -45,6 +45,7 @@ struct VolumeReport<'a> {
     path: &'a Path,
     device: &'a Path,
     front_end: FrontEndKind,
+    /// Of the device.
     size_bytes: u64,
 }
 
@@ -86,10 +87,9 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
     };
     let troubles = make_devices(&set, &served, &mut record)?;
     link::settle();
-    for device in &record.devices {
-        block_devices::await_size(&device.device, device.size_bytes)?;
-    }
-    show(&arguments, &served, &record)?;
+    let sizes = record.devices.iter().map(|device| block_devices::await_device(&device.device));
+    let sizes_bytes = sizes.collect::<Result<Vec<u64>, Failure>>()?;
+    show(&arguments, &served, &record, &sizes_bytes)?;
     for trouble in &troubles {
         eprintln!("forebay: {trouble}");
     }
@@ -146,11 +146,17 @@ fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<
 }
 
 /// A new daemon in the place of one that runs. Only ublk devices survive that: the clients of the
-/// other front ends do not come back by themselves.
+/// other front ends do not come back by themselves. A volume that was attached since has neither a
+/// device nor clients, and gets its device.
 fn take_over(set: &Set, arguments: &UpArguments, daemon: &AdminClient) -> Result<Served, Failure> {
     let status = client::block_on(daemon.status())??;
     let is_ublk = |export: &Export| export.block_device.is_some() || export.unavailable.is_some();
-    if let Some(export) = status.exports.iter().find(|export| !is_ublk(export)) {
+    let is_by_ublk = has_ublk_device(&status);
+    let has_clients = |export: &Export| {
+        status.connections.iter().any(|client| client.export.as_ref() == Some(&export.name))
+    };
+    let is_in_the_way = |export: &&Export| !is_ublk(export) && (!is_by_ublk || has_clients(export));
+    if let Some(export) = status.exports.iter().find(is_in_the_way) {
         let text = format!("`{}` is no ublk device, and its clients would be cut", export.name);
         return Err(Failure::refused(text)
             .or("release it, then `forebay down` and `forebay up`; clients that reconnect by \
@@ -165,6 +171,10 @@ fn take_over(set: &Set, arguments: &UpArguments, daemon: &AdminClient) -> Result
     Ok(Served { status, admin: plan.admin, front_end, log, was_up: true })
 }
 
+fn has_ublk_device(status: &Status) -> bool {
+    status.exports.iter().any(|export| export.block_device.is_some())
+}
+
 /// A daemon that runs: which front end its volumes are to have.
 fn join(
     set: &Set,
@@ -174,7 +184,7 @@ fn join(
 ) -> Result<Served, Failure> {
     let status = background::await_serving(daemon, |status| match status {
         Some(_) => Ok(true),
-        None => Err(Failure::failed("the daemon has ended while it was waited for")
+        None => Err(Failure::failed("the daemon has ended, or does not answer")
             .or("try again to start another one")),
     })?;
     let wanted = arguments.front_end;
@@ -182,9 +192,7 @@ fn join(
     let (cache, pid) = (set.cache.display(), status.pid);
     let front_end = match own {
         Some(record) => record.front_end,
-        None if status.exports.iter().any(|export| export.block_device.is_some()) => {
-            FrontEndKind::Ublk
-        }
+        None if has_ublk_device(&status) => FrontEndKind::Ublk,
         None if wanted == Some(FrontEndKind::Ublk) => {
             let text = format!("daemon {pid} serves {cache} over NBD, not as ublk devices");
             return Err(Failure::refused(text).or("stop it first with `forebay stop`"));
@@ -314,18 +322,24 @@ fn make_device(
     block_devices::connect(set, served.front_end, export)
 }
 
-fn show(arguments: &UpArguments, served: &Served, record: &Record) -> Result<(), Failure> {
+fn show(
+    arguments: &UpArguments,
+    served: &Served,
+    record: &Record,
+    sizes_bytes: &[u64],
+) -> Result<(), Failure> {
     if served.was_up {
         let (cache, pid) = (record.cache_device.display(), served.status.pid);
         eprintln!("forebay: {cache} was up already, with daemon {pid}");
     }
     if arguments.json {
-        let volumes = record.devices.iter().map(|device| VolumeReport {
+        let sized = record.devices.iter().zip(sizes_bytes);
+        let volumes = sized.map(|(device, &size_bytes)| VolumeReport {
             name: &device.name,
             path: device.path(),
             device: &device.device,
             front_end: device.front_end,
-            size_bytes: device.size_bytes,
+            size_bytes,
         });
         return output::print_json(&Report {
             set_id: &record.set_id,

@@ -72,7 +72,7 @@ impl Succession {
                 .or("stop it with `forebay stop` and start this one without --takeover"),
             _ => failure,
         })?;
-        let wire = meeting.accept().map_err(broken)?;
+        let wire = meeting.accept(PATIENCE).map_err(broken)?;
         wire.set_patience(PATIENCE).map_err(broken)?;
         let offer = wire.receive().map_err(broken)?.message;
         let Message::Offer { pid, ublk: served, supervisor } = offer else {

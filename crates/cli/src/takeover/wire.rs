@@ -170,8 +170,9 @@ impl Meeting {
         &self.path
     }
 
-    /// Who has connected. To be called when somebody has.
-    pub(crate) fn accept(self) -> io::Result<Wire> {
+    /// Who connects within so long.
+    pub(crate) fn accept(self, patience: Duration) -> io::Result<Wire> {
+        sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, Some(patience))?;
         Ok(Wire { socket: accept_with(&self.socket, SocketFlags::CLOEXEC)? })
     }
 }

@@ -119,10 +119,69 @@ fn a_plan_is_measured_in_virtual_time_and_a_run_goes_on() {
     let page = std::fs::read_to_string(scratch.path("out/report.html")).expect("a page");
     assert!(page.contains("cached") && page.contains("broken is no model"));
     scratch.run(&["bench", "report", "nowhere"]).expect(4);
-    scratch.run(&["bench", "compare", "out", "out"]).expect(0).says("with one repetition");
+    scratch.run(&["bench", "compare", "out", "out"]).expect(0).says("duration, s");
+    drop_what_another_build_measured(&scratch, &run);
     std::fs::write(scratch.path("plan.toml"), "about = 1").expect("written");
     scratch.run(&run).expect(2).says("plan plan.toml");
     scratch.run(&["bench", "run", "no-such-plan"]).expect(4).says("bench list");
+}
+
+/// A folder of another build is not continued silently, and can be made anew.
+fn drop_what_another_build_measured(scratch: &Scratch, run: &[&str]) {
+    let path = scratch.path("out/machine.json");
+    let ours = std::fs::read_to_string(&path).expect("it says where");
+    let (before, _) = ours.split_once(", build ").expect("it says by which build");
+    let version = before.rsplit('"').next().expect("a version");
+    let other = ours.replace(&format!("\"{version}, build "), "\"0.0.1, build ");
+    std::fs::write(&path, &other).expect("written");
+    let measured = scratch.path("out/raw/cached-1.json");
+    std::fs::write(scratch.path("out/raw/ssd-9.failed"), "of old").expect("written");
+    let refused = scratch.run(run).expect(3).says("forebay: there 0.0.1, build ");
+    refused.says(&format!("now {version}, build ")).says("--out").says("--replace");
+    assert_eq!(std::fs::read_to_string(&path).expect("it is there"), other);
+    scratch.run(&["bench", "report", "out"]).expect(0).says("| cached | read |");
+    std::fs::write(&measured, "{}").expect("written");
+    scratch.run(&[run, &["--replace"]].concat()).expect(1).says("| cached | read |");
+    let again = std::fs::read_to_string(&measured).expect("it was measured");
+    assert!(again.contains("\"cached\""), "{again}");
+    assert!(!scratch.path("out/raw/ssd-9.failed").exists());
+    let stamp = std::fs::read_to_string(&path).expect("it is there");
+    assert!(stamp.contains(&format!("\"{version}, build ")), "{stamp}");
+}
+
+/// One that is kept, and one that no disk keeps.
+const BOUNDS: &str = r#"
+[[bound]]
+text = "reads are hits"
+of = { target = "cached", phase = "read", figure = "hit_ratio" }
+at_least = 1
+[[bound]]
+text = "reads over the SSD's"
+of = { target = "cached", phase = "read", figure = "iops", first_seconds = 1 }
+over = [{ target = "ssd", phase = "read", figure = "iops" }]
+at_least = 1e6
+"#;
+
+#[test]
+fn a_missed_bound_is_told_and_is_no_failure() {
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "virtual", &[DEVICES, PHASES, BOUNDS]);
+    let run = scratch.run(&["bench", "run", &plan, "--out", "out"]).expect(0);
+    run.says("| reads are hits | at least 1 | 1.000 | met |")
+        .says("| **missed** |")
+        .says("1 of 2 bounds missed, 1 met.");
+    let summary = scratch.run(&["bench", "report", "out", "--json"]).expect(0).json();
+    let bounds = summary["bounds"].as_array().expect("an array");
+    let verdicts: Vec<&serde_json::Value> = bounds.iter().map(|bound| &bound["verdict"]).collect();
+    assert_eq!(verdicts, ["met", "missed"]);
+    assert_eq!(bounds[0]["limit"], serde_json::json!({"at_least": 1.0}));
+    assert_eq!(bounds[0]["value"], 1.0);
+    for report in ["report.md", "report.html"] {
+        let text = std::fs::read_to_string(scratch.path("out").join(report)).expect("a report");
+        assert!(text.contains("1 of 2 bounds missed, 1 met."), "{report}");
+    }
+    let bad = self::plan(&scratch, "virtual", &[DEVICES, PHASES, &BOUNDS.replace("hit_", "luck_")]);
+    scratch.run(&["bench", "run", &bad]).expect(2).says("luck_ratio");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Commands that speak to a daemon.
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::Scratch;
 
 #[test]
@@ -19,6 +21,25 @@ fn status_without_a_daemon_tells_what_is_known() {
     let known = scratch.run(&["status", "--state-dir", "state", "--json"]).expect(0).json();
     assert_eq!(known["known_sets"][0]["volumes"][0]["dirty_possible"], true);
     scratch.run(&["status", "elsewhere.img", "--state-dir", "state"]).expect(4);
+}
+
+#[test]
+fn a_daemon_that_answers_nothing_is_given_up() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let pid = Pid::from_raw(server.pid().try_into().expect("a pid"));
+    kill_process(pid.expect("not 0"), Signal::STOP).expect("it is our child");
+    for command in [&["status"][..], &["set", "vol", "read_ahead=128K"]] {
+        scratch.run(command).expect(1).says("has not answered for 10 s").says("stopped or stuck");
+    }
+    // Nobody to ask; the lock of the device still says that somebody has it.
+    let extra = scratch.file("extra.img", 64 << 20).display().to_string();
+    let attach = ["attach", "cache.img", &extra, "--name", "extra"];
+    scratch.run(&attach).expect(3).says("cache.img is locked");
+    kill_process(pid.expect("not 0"), Signal::CONT).expect("it is our child");
+    scratch.run(&["status"]).expect(0).says("vol");
+    scratch.run(&["stop"]).expect(0);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `forebay bench`: experiments by plans.
 
+mod course;
 mod machine;
 mod run;
 
@@ -69,11 +70,13 @@ fn built_in(name: &str) -> Result<&'static str, Failure> {
 }
 
 fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
-    let open = |path| -> Result<Summary, Failure> {
+    let open = |path| -> Result<(Summary, Plan), Failure> {
         let (folder, plan, _) = Folder::open(path)?;
-        Ok(Summary::of(&folder, &plan)?)
+        Ok((Summary::of(&folder, &plan)?, plan))
     };
-    let changes = compare(&open(&arguments.before)?, &open(&arguments.after)?);
+    let (before, _) = open(&arguments.before)?;
+    let (after, plan) = open(&arguments.after)?;
+    let changes = compare(&before, &after, &plan);
     if changes.is_empty() {
         return Err(Failure::failed("no target and phase was measured in both folders"));
     }
@@ -111,7 +114,8 @@ impl From<FolderError> for Failure {
         let text = error.to_string();
         match error {
             FolderError::Plan(plan) => plan.into(),
-            FolderError::OtherPlan(_) => Failure::refused(text).or("--out names another folder"),
+            FolderError::OtherPlan(_) | FolderError::OtherMachine { .. } => Failure::refused(text)
+                .or("--out names another folder, --replace measures all anew in this one"),
             _ => Failure::failed(text),
         }
     }

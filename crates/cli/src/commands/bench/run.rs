@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay_bench::folder::{Folder, Outcome};
 use forebay_bench::plan::{Clock, Phase, Plan, Source, Target};
@@ -9,8 +10,10 @@ use forebay_bench::real_time::{Ground, Interrupt, RealError};
 use forebay_bench::result::TargetResult;
 use forebay_bench::summary::Summary;
 use forebay_bench::{real_time, report, virtual_time};
+use indicatif::HumanDuration;
 use tempfile::TempDir;
 
+use super::course::{Course, Left, Step};
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
 use crate::exit::Failure;
@@ -40,45 +43,40 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
         }
     }
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
-    let folder = Folder::create(&out, &text, &files, &machine::examine())?;
+    let create = if arguments.replace { Folder::create_or_replace } else { Folder::create };
+    let folder = create(&out, &text, &files, &machine::examine()?)?;
     let grounds = match plan.clock {
         Clock::Real => Some(Grounds::prepare(arguments, &out)?),
         Clock::Virtual => None,
     };
+    let all = measurements(&plan, &arguments.only);
+    let total = all.len();
+    let pending = pending(&plan, &folder, all)?;
+    let course = Course::new(pending.iter().map(|one| Step::all(&plan, one.target)));
+    let (plan, started) = (&plan, Instant::now());
+    let mut run = Run { plan, grounds: grounds.as_ref(), total, course, started };
     let mut failed = 0;
     let mut summary = None;
-    for repetition in 1..=plan.repetitions {
-        let chosen =
-            |target: &&Target| arguments.only.is_empty() || arguments.only.contains(&target.name);
-        for target in plan.targets.iter().filter(chosen) {
-            match folder.outcome(target, repetition)? {
-                Outcome::Measured(result) if result.clock == plan.clock => continue,
-                Outcome::Measured(result) => {
-                    let (path, clock) = (folder.path().display(), result.clock.name());
-                    let what = format!("{path} has results in {clock} time");
-                    return Err(Failure::refused(what).or("--out names another folder"));
-                }
-                Outcome::Failed(_) | Outcome::Missing => {}
+    for measurement in pending {
+        let Measurement { target, repetition, .. } = measurement;
+        match run.measure(measurement) {
+            Ok(result) => folder.save(&result)?,
+            Err(Missing::Interrupted) => {
+                return Err(Failure::failed("interrupted")
+                    .or("start it again with the same folder, and it goes on"));
             }
-            match measure(&plan, target, repetition, grounds.as_ref()) {
-                Ok(result) => folder.save(&result)?,
-                Err(Missing::Interrupted) => {
-                    return Err(Failure::failed("interrupted")
-                        .or("start it again with the same folder, and it goes on"));
-                }
-                Err(Missing::Failed(why)) => {
-                    eprintln!("{}, repetition {repetition}: {why}", target.name);
-                    folder.save_failure(target, repetition, &why)?;
-                    failed += 1;
-                }
+            Err(Missing::Failed(why)) => {
+                eprintln!("{}, repetition {repetition}: {why}", target.name);
+                folder.save_failure(target, repetition, &why)?;
+                failed += 1;
             }
-            // Also of a run that is interrupted something can be read.
-            summary = Some(write_reports(&folder, &plan)?);
         }
+        // Also of a run that is interrupted something can be read.
+        summary = Some(write_reports(&folder, plan)?);
     }
     let summary = match summary {
         Some(summary) => summary,
-        None => write_reports(&folder, &plan)?,
+        None => write_reports(&folder, plan)?,
     };
     show(&summary, &folder, arguments.json)?;
     if failed > 0 {
@@ -86,6 +84,48 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
             .or("run it again to try only these"));
     }
     Ok(())
+}
+
+/// A repetition of a target.
+#[derive(Clone, Copy)]
+struct Measurement<'a> {
+    target: &'a Target,
+    /// From 1.
+    repetition: u32,
+    /// Its place in the run, from 1.
+    number: usize,
+}
+
+/// All of a run: each target once, then each a second time.
+fn measurements<'a>(plan: &'a Plan, only: &[String]) -> Vec<Measurement<'a>> {
+    let is_chosen = |target: &&Target| only.is_empty() || only.contains(&target.name);
+    let once = |repetition| {
+        let targets = plan.targets.iter().filter(is_chosen);
+        targets.map(move |target| (target, repetition))
+    };
+    let all = (1..=plan.repetitions).flat_map(once).zip(1..);
+    all.map(|((target, repetition), number)| Measurement { target, repetition, number }).collect()
+}
+
+/// Those that the folder has no result of.
+fn pending<'a>(
+    plan: &Plan,
+    folder: &Folder,
+    all: Vec<Measurement<'a>>,
+) -> Result<Vec<Measurement<'a>>, Failure> {
+    let mut pending = Vec::new();
+    for measurement in all {
+        match folder.outcome(measurement.target, measurement.repetition)? {
+            Outcome::Measured(result) if result.clock == plan.clock => {}
+            Outcome::Measured(result) => {
+                let (path, clock) = (folder.path().display(), result.clock.name());
+                let what = format!("{path} has results in {clock} time");
+                return Err(Failure::refused(what).or("--out names another folder"));
+            }
+            Outcome::Failed(_) | Outcome::Missing => pending.push(measurement),
+        }
+    }
+    Ok(pending)
 }
 
 /// `forebay bench report`: of what is there.
@@ -163,44 +203,82 @@ impl Grounds {
     }
 }
 
-/// Measures a target once; in real time if there is a ground for it.
-fn measure(
-    plan: &Plan,
-    target: &Target,
-    repetition: u32,
-    grounds: Option<&Grounds>,
-) -> Result<TargetResult, Missing> {
-    let phases: Vec<&Phase> = plan.phases.iter().filter(|phase| phase.is_for(target)).collect();
-    let lasts = |phase: &&Phase| Some(phase.seconds? * u64::from(phase.times));
-    let total = phases.iter().filter_map(lasts).sum();
-    let label = format!("{} ({repetition} of {})", target.name, plan.repetitions);
-    let mut progress = Progress::start(&label, Unit::Seconds, total);
-    // Phases without an end in time do not count.
-    let (mut current, mut before) = (String::new(), 0);
-    let mut last = 0;
-    let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
-        if current != now.phase {
-            before += last;
-            current = now.phase.to_owned();
+/// A run on its way.
+struct Run<'a> {
+    plan: &'a Plan,
+    /// For real time.
+    grounds: Option<&'a Grounds>,
+    /// Measurements, with those of earlier runs.
+    total: usize,
+    course: Course,
+    started: Instant,
+}
+
+impl Run<'_> {
+    /// Measures a target once; in real time if there is a ground for it.
+    fn measure(&mut self, measurement: Measurement<'_>) -> Result<TargetResult, Missing> {
+        let Measurement { target, repetition, .. } = measurement;
+        let Run { plan, grounds, total, course, started } = self;
+        let label = label(measurement, *total, plan.repetitions);
+        let phases = plan.phases.iter().filter(|phase| phase.is_for(target));
+        let mut progress =
+            Progress::start(&label, Unit::Seconds, phases.filter_map(Phase::lasts_s).sum());
+        // Phases without an end in time do not count.
+        let (mut current, mut before, mut last) = (0, 0, 0);
+        let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
+            let time = started.elapsed();
+            course.hear(now.place, now.second, time);
+            progress.set_outlook(&outlook(course.left(time)));
+            if current != now.place {
+                before += std::mem::take(&mut last);
+                current = now.place;
+            }
+            if now.seconds.is_some() {
+                last = now.second;
+                progress.set(before + last);
+            } else {
+                progress.set_stage(now.phase, now.second);
+            }
+        };
+        let result = match grounds {
+            None => virtual_time::run(plan, target, repetition, &mut at_second)
+                .map_err(|error| Missing::Failed(error.to_string())),
+            Some(grounds) => {
+                let ground = grounds.ground();
+                real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
+                    match error {
+                        RealError::Interrupted => Missing::Interrupted,
+                        error => Missing::Failed(error.to_string()),
+                    }
+                })
+            }
+        };
+        progress.finish();
+        match result {
+            Ok(_) => course.measured(started.elapsed()),
+            Err(_) => course.failed(),
         }
-        last = if now.seconds.is_some() { now.second } else { 0 };
-        progress.set(before + last);
+        result
+    }
+}
+
+/// Where the run is.
+fn label(measurement: Measurement<'_>, total: usize, repetitions: u32) -> String {
+    let Measurement { target, repetition, number } = measurement;
+    let again = match repetitions {
+        1 => String::new(),
+        _ => format!(", repetition {repetition}"),
     };
-    let result = match grounds {
-        None => virtual_time::run(plan, target, repetition, &mut at_second)
-            .map_err(|error| Missing::Failed(error.to_string())),
-        Some(grounds) => {
-            let ground = grounds.ground();
-            real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
-                match error {
-                    RealError::Interrupted => Missing::Interrupted,
-                    error => Missing::Failed(error.to_string()),
-                }
-            })
-        }
-    };
-    progress.finish();
-    result
+    format!("{number} of {total}: {}{again}", target.name)
+}
+
+/// How long the whole run still takes.
+fn outlook(left: Left) -> String {
+    if left.is_at_least && left.time.is_zero() {
+        return "whole run: time left not known yet".to_owned();
+    }
+    let at_least = if left.is_at_least { "at least " } else { "" };
+    format!("whole run: {at_least}{} left", HumanDuration(left.time))
 }
 
 fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
@@ -210,4 +288,49 @@ fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
     let page = report::html(&summary, plan, &folder.machine()?);
     folder.write("report.html", page.as_bytes())?;
     Ok(summary)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const PLAN: &str = "
+about = 'x'
+clock = 'virtual'
+repetitions = 2
+device = [{ name = 'disk', preset = 'hdd', size = '1M' }]
+target = [{ name = 'a', device = 'disk' }, { name = 'b', device = 'disk' }]
+phase = [{ name = 'pause', seconds = 1 }]
+";
+
+    #[test]
+    fn a_run_has_each_target_as_often_as_it_is_repeated() {
+        let plan = Plan::parse(PLAN).expect("a plan");
+        let labels = |only: &[String]| -> Vec<String> {
+            let all = measurements(&plan, only);
+            all.iter().map(|one| label(*one, all.len(), plan.repetitions)).collect()
+        };
+        let all = [
+            "1 of 4: a, repetition 1",
+            "2 of 4: b, repetition 1",
+            "3 of 4: a, repetition 2",
+            "4 of 4: b, repetition 2",
+        ];
+        assert_eq!(labels(&[]), all);
+        let one = ["1 of 2: b, repetition 1", "2 of 2: b, repetition 2"];
+        assert_eq!(labels(&["b".to_owned()]), one);
+        assert_eq!(label(measurements(&plan, &[])[0], 2, 1), "1 of 2: a");
+    }
+
+    #[test]
+    fn what_is_not_known_is_said() {
+        let left = Left { time: Duration::from_secs(300), is_at_least: false };
+        assert_eq!(outlook(left), "whole run: 5 minutes left");
+        let left = Left { is_at_least: true, ..left };
+        assert_eq!(outlook(left), "whole run: at least 5 minutes left");
+        let left = Left { time: Duration::ZERO, ..left };
+        assert_eq!(outlook(left), "whole run: time left not known yet");
+    }
 }

@@ -223,21 +223,26 @@ impl Guest {
     pub(crate) fn take_ended(&mut self, queue: usize) -> Vec<(u16, u8)> {
         let ring = ring_of(queue);
         let mut ended = Vec::new();
-        let used = self.used_index(queue);
-        while self.queues[queue].next_used != used {
-            let place = u64::from(self.queues[queue].next_used % QUEUE_SIZE);
-            let head = self.load(ring + USED + 4 + place * 8);
-            assert_eq!(head % DESCRIPTORS, 0);
-            let slot = head / DESCRIPTORS;
-            let status = ring + HEADERS + u64::from(slot) * HEADER_BYTES + 16;
-            let status = self.memory.read_obj::<u8>(GuestAddress(status)).unwrap();
-            ended.push((slot, status));
-            self.queues[queue].next_used = self.queues[queue].next_used.wrapping_add(1);
+        loop {
+            let used = self.used_index(queue);
+            while self.queues[queue].next_used != used {
+                let place = u64::from(self.queues[queue].next_used % QUEUE_SIZE);
+                let head = self.load(ring + USED + 4 + place * 8);
+                assert_eq!(head % DESCRIPTORS, 0);
+                let slot = head / DESCRIPTORS;
+                let status = ring + HEADERS + u64::from(slot) * HEADER_BYTES + 16;
+                let status = self.memory.read_obj::<u8>(GuestAddress(status)).unwrap();
+                ended.push((slot, status));
+                self.queues[queue].next_used = self.queues[queue].next_used.wrapping_add(1);
+            }
+            // The driver wants to be called at the next one.
+            self.store(ring + AVAILABLE + 4 + u64::from(QUEUE_SIZE) * 2, used);
+            std::sync::atomic::fence(Ordering::SeqCst);
+            // What came before the server could see that comes without a call.
+            if self.used_index(queue) == used {
+                return ended;
+            }
         }
-        // The driver wants to be called at the next one.
-        self.store(ring + AVAILABLE + 4 + u64::from(QUEUE_SIZE) * 2, used);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        ended
     }
 
     /// Waits until so many have ended.
