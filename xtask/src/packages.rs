@@ -47,7 +47,7 @@ const BENCH_PROGRAMS: [&str; 10] = [
 const BENCH_ONLY_PROGRAMS: [&str; 3] = ["sqlite3", "pgbench", "dpkg-deb"];
 
 /// What guests are made with, or run themselves.
-const GUEST_PROGRAMS: [&str; 5] = ["fio", "mkfs.ext4", "mkfs.xfs", "xz", "depmod"];
+const GUEST_PROGRAMS: [&str; 6] = ["fio", "mkfs.ext4", "mkfs.xfs", "xz", "depmod", "nm"];
 
 impl Purpose {
     fn uses(self, probe: Probe) -> bool {
@@ -115,6 +115,8 @@ const TOOLS: &[Tool] = &[
     Tool { probe: Probe::Program("xz"), packages: &["xz-utils"] },
     // The modules of a guest's kernel are packed with it.
     Tool { probe: Probe::Program("depmod"), packages: &["kmod"] },
+    // Where the functions of the C library are that a guest probes.
+    Tool { probe: Probe::Program("nm"), packages: &["binutils"] },
     Tool { probe: Probe::Program("sqlite3"), packages: &["sqlite3"] },
     // With the server, which is not in the search path.
     Tool { probe: Probe::Program("pgbench"), packages: &["postgresql"] },

@@ -13,27 +13,44 @@ lvm_does() {
     must "$*" lvm "$@" --config "$LVM_CONFIG"
 }
 
-# One volume on the slow disk, one on the fast one.
+# count_hits: the script on stdin prints how many reads hit, and how many missed, since the start. The
+# plan asks it before a phase and after.
+count_hits() {
+    { echo '#!/bin/sh' && cat; } >/run/hit-counts
+    chmod +x /run/hit-counts
+}
+
+# The disks are new: there is nothing to clear.
+PLAIN="--zero n --wipesignatures n"
+
+# make_volumes OPTION...: one volume on the slow disk, and with these options one on the fast one.
 make_volumes() {
     mkdir -p /run/lock/lvm /etc/lvm
     lvm_does pvcreate $CACHE $ORIGIN
     lvm_does vgcreate vg $CACHE $ORIGIN
-    lvm_does lvcreate --yes --zero n --wipesignatures n --name volume --extents 100%PVS vg $ORIGIN
-    lvm_does lvcreate --yes --zero n --wipesignatures n --name fast --extents 100%PVS vg $CACHE
+    lvm_does lvcreate --yes $PLAIN --name volume --extents 100%PVS vg $ORIGIN
+    lvm_does lvcreate --yes "$@" --name fast --extents 100%PVS vg $CACHE
     DEVICE=/dev/mapper/vg-volume
 }
 
+# make_dm_cache KIND OPTION...: the fast volume, made with these options, is a `cachevol`, which holds
+# metadata, too, or a `cachepool`, whose metadata is a volume of its own.
 make_dm_cache() {
+    kind=$1
+    shift
     modprobe dm-cache-smq
-    make_volumes
-    lvm_does lvconvert --yes --type cache --cachevol fast --cachemode writeback \
+    make_volumes "$@"
+    lvm_does lvconvert --yes --type cache --$kind fast --cachemode writeback \
         --cachepolicy smq --chunksize 64k vg/volume
     dmsetup table vg-volume
+    count_hits <<'END'
+dmsetup status vg-volume | awk '{ print $8, $9 }'
+END
 }
 
 make_dm_writecache() {
     modprobe dm-writecache
-    make_volumes
+    make_volumes $PLAIN
     lvm_does lvchange --activate n vg/fast
     lvm_does lvconvert --yes --type writecache --cachevol fast vg/volume
     dmsetup table vg-volume
@@ -48,6 +65,13 @@ make_bcache() {
     DEVICE=/dev/bcache0
     until_true "bcache" [ -b $DEVICE ]
     until_true "bcache" grep -q clean /sys/block/bcache0/bcache/state
+    # The kernel adds what it has counted to its totals every 300/13 s.
+    count_hits <<'END'
+sleep 24
+cd /sys/block/bcache0/bcache/stats_total
+echo $(($(cat cache_hits) + $(cat cache_bypass_hits)))
+echo $(($(cat cache_misses) + $(cat cache_bypass_misses)))
+END
 }
 
 make_forebay() {
@@ -57,6 +81,12 @@ make_forebay() {
     DEVICE=/dev/ublkb0
     serve_ublk --ublk home=0
     until_true "ublk" [ -b $DEVICE ]
+    count_hits <<END
+forebay status --json --admin $FOREBAY_ADMIN >/run/status
+for count in hit miss; do
+    sed -n "s/.*\"read_\${count}_bytes\": *\([0-9]*\).*/\1/p" /run/status
+done
+END
 }
 
 find_disks
@@ -69,7 +99,8 @@ bcache-0-*)
     echo 0 >/sys/block/bcache0/bcache/sequential_cutoff
     ;;
 bcache-*) make_bcache ;;
-dm-cache-*) make_dm_cache ;;
+dm-cache-*) make_dm_cache cachevol $PLAIN ;;
+dm-cachepool-*) make_dm_cache cachepool --type cache-pool --chunksize 64k ;;
 dm-writecache-*) make_dm_writecache ;;
 forebay-*) make_forebay ;;
 esac
@@ -80,8 +111,7 @@ cd /run
 FOREBAY_ADMIN= must "$target" forebay bench run kernel-caches.toml --out results --only $target \
     --overwrite /dev/fast --overwrite /dev/slow --overwrite /dev/cached
 case $target in
-bcache-*) cat /sys/block/bcache0/bcache/stats_total/cache_hit_ratio ;;
-dm-cache-*) dmsetup status vg-volume ;;
+dm-cache*) dmsetup status vg-volume ;;
 forebay-*) forebay status | head -n 20 ;;
 esac
 tar -cf - results >$RESULTS

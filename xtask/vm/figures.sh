@@ -1,8 +1,9 @@
 # figures.sh ROUNDS SECONDS: random reads of 4 KiB that all hit the cache, over ublk and over the
 # kernel's NBD client, beside a bare RAM disk and the kernel's loop device on one. Cache device and
-# origin are RAM disks, too. A line `figure NAME=VALUE...` for each phase. Where there is perf, then
-# once more over both, with lines `profile NAME=VALUE... PERCENT;PROGRAM;OBJECT;FUNCTION`: what is
-# profiled is slower, and gives no figures.
+# origins are RAM disks, too. A line `figure NAME=VALUE...` for each phase, and a line `pair
+# NAME=VALUE...` for each phase of two equal clients at once, each on a volume of its own. Where
+# there is perf, then once more over both ways, with lines `profile NAME=VALUE...
+# PERCENT;PROGRAM;OBJECT;FUNCTION`: what is profiled is slower, and gives no figures.
 . /vm/lib.sh
 rounds=$1
 seconds=$2
@@ -10,6 +11,7 @@ seconds=$2
 RAM=/dev/ram0
 CACHE=/dev/ram1
 ORIGIN=/dev/ram2
+OTHER_ORIGIN=/dev/ram3
 LOOP=/dev/loop0
 MIB=64
 
@@ -42,11 +44,16 @@ profile() {
     rm /run/perf.data
 }
 
+# reads DEVICE DEPTH: a job of fio.
+reads() {
+    echo "--name=figures --filename=$1 --size=${MIB}M --rw=randread --bs=4k --direct=1
+        --ioengine=libaio --iodepth=$2 --runtime=$seconds --time_based --norandommap
+        --randrepeat=0 --thread"
+}
+
 # phase TARGET DEVICE DEPTH
 phase() {
-    work="fio --name=figures --filename=$2 --size=${MIB}M --rw=randread --bs=4k --direct=1
-        --ioengine=libaio --iodepth=$3 --runtime=$seconds --time_based --norandommap
-        --randrepeat=0 --thread --minimal --output=/run/fio.out"
+    work="fio --minimal --output=/run/fio.out $(reads $2 $3)"
     if [ $round = profile ]; then
         profile $1 $3 $work
         return
@@ -68,9 +75,20 @@ phase() {
     }' /run/fio.out
 }
 
+# pair DEVICE DEVICE: both at once, 32 requests each.
+pair() {
+    misses=$(misses)
+    must "pair" fio --minimal --output=/run/fio.out $(reads $1 32) $(reads $2 32)
+    [ "$misses" = "$(misses)" ] || failed "pair" "some reads missed the cache"
+    awk -F ';' -v "round=$round" '$1 == 3 { iops[++jobs] = $8 }
+        END { printf "pair round=%d one_iops=%d other_iops=%d\n", round, iops[1], iops[2] }
+    ' /run/fio.out
+}
+
+# misses: bytes of all volumes that were read and not cached.
 misses() {
-    [ -z "$DAEMON" ] ||
-        forebay status --json | sed -n 's/^ *"read_miss_bytes": \([0-9]*\),*$/\1/p' | head -n 1
+    [ -z "$DAEMON" ] || forebay status --json |
+        sed -n 's/^ *"read_miss_bytes": \([0-9]*\),*$/\1/p' | awk '{ sum += $1 } END { print sum }'
 }
 
 phases() {
@@ -86,13 +104,27 @@ serve_by() {
     DAEMON=$!
 }
 
+# is_there DEVICE: fills the cache from it, too, the first time.
+is_there() {
+    until_true "ublk" [ -b $1 ]
+    until_true "ublk" grep -q $1 /run/serve.out
+    [ $round != 1 ] || must "fill" fio --name=fill --filename=$1 \
+        --size=${MIB}M --rw=read --bs=64k --direct=1 --ioengine=libaio --iodepth=4 --thread
+}
+
 over_ublk() {
     serve_by --ublk home=0
-    until_true "ublk" [ -b /dev/ublkb0 ]
-    until_true "ublk" grep -q /dev/ublkb0 /run/serve.out
-    [ $round != 1 ] || must "fill" fio --name=fill --filename=/dev/ublkb0 \
-        --size=${MIB}M --rw=read --bs=64k --direct=1 --ioengine=libaio --iodepth=4 --thread
+    is_there /dev/ublkb0
     phases ublk /dev/ublkb0
+    stop
+    DAEMON=
+}
+
+both_over_ublk() {
+    serve_by --ublk home=0 --ublk other=1
+    is_there /dev/ublkb0
+    is_there /dev/ublkb1
+    pair /dev/ublkb0 /dev/ublkb1
     stop
     DAEMON=
 }
@@ -108,13 +140,15 @@ over_nbd() {
 }
 
 DAEMON=
-modprobe brd rd_nr=3 rd_size=$((192 * 1024))
+modprobe brd rd_nr=4 rd_size=$((192 * 1024))
 modprobe loop
 modprobe ublk_drv
 must "format" forebay format $CACHE
 must "write" dd if=/dev/urandom of=$ORIGIN bs=1M count=$MIB
+must "write" dd if=/dev/urandom of=$OTHER_ORIGIN bs=1M count=$MIB
 must "write" dd if=/dev/urandom of=$RAM bs=1M count=$MIB
 must "attach" forebay attach $CACHE $ORIGIN --name home
+must "attach" forebay attach $CACHE $OTHER_ORIGIN --name other
 must "loop" losetup $LOOP $RAM
 round=1
 while [ $round -le $rounds ]; do
@@ -122,6 +156,7 @@ while [ $round -le $rounds ]; do
     phases loop $LOOP
     over_ublk
     over_nbd
+    both_over_ublk
     round=$((round + 1))
 done
 if command -v perf >/run/perf; then

@@ -1,11 +1,12 @@
-# fsx.sh OPERATIONS KILLS: random operations on a file of ext4, on one of xfs, and on the block device
-# itself, each compared with what fsx expects while it works, and in the end with a plain file that
-# took the same operations. The server is killed KILLS times under each.
+# fsx.sh FRONT OPERATIONS KILLS: random operations on a file of ext4, on one of xfs, and on the block
+# device itself, each compared with what fsx expects while it works, and in the end with a plain file
+# that took the same operations. The server is killed KILLS times under each, which only devices of
+# ublk outlive.
 . /vm/lib.sh
-operations=$1
-kills=$2
+front=$1
+operations=$2
+kills=$3
 
-DEVICE=/dev/ublkb0
 PATIENCE=120
 BYTES=4194304
 PLAIN=/run/plain
@@ -71,8 +72,8 @@ END
     echo "nosizechecks = true"
     echo "[opsize]"
     echo "max = 131072"
-    # Less is not taken by an operation on a block device that makes holes.
-    echo "align = 512"
+    # Less than a logical block is not taken by an operation on a block device that makes holes.
+    echo "align = 4096"
     echo "[weights]"
     weights
     echo "truncate = 0"
@@ -80,21 +81,20 @@ END
 
 find_disks
 rm -rf $STATE
-modprobe ublk_drv
-must "format" forebay format $CACHE
+must "format" forebay format $CACHE --force
 must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
-serve_ublk --ublk home=0
+begin $front
 for kind in ext4 xfs; do
     seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
     rm -f $PLAIN
     make_file_system $kind $DEVICE
     must "mount" mount -t $kind $DEVICE $MOUNT
-    exercise "fsx on $kind" $MOUNT/exercised /run/file.toml
+    exercise "fsx on $kind, $front" $MOUNT/exercised /run/file.toml
     must "unmount" umount $MOUNT
     must "mount" mount -t $kind $DEVICE $MOUNT
-    compare "fsx on $kind" $MOUNT/exercised
+    compare "fsx on $kind, $front" $MOUNT/exercised
     must "unmount" umount $MOUNT
-    check_file_system "fsck of $kind" $kind $DEVICE
+    check_file_system "fsck of $kind, $front" $kind $DEVICE
 done
 
 seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
@@ -102,10 +102,11 @@ rm -f $PLAIN
 truncate -s $BYTES $PLAIN
 # Both begin with the same content.
 must "zeroes" dd if=/dev/zero of=$DEVICE bs=$BYTES count=1 conv=fsync
-exercise "fsx on the device" $DEVICE /run/device.toml
+exercise "fsx on the device, $front" $DEVICE /run/device.toml
 sync
 echo 3 >/proc/sys/vm/drop_caches
-compare "fsx on the device" -n $BYTES $DEVICE
+compare "fsx on the device, $front" -n $BYTES $DEVICE
+[ $front = ublk ] || disconnect
 stop
 must "check" forebay check $CACHE
 no_errors "kernel log"

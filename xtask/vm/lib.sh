@@ -109,10 +109,10 @@ stop() {
     wait $DAEMON || failed "stop" "the daemon ended with $?"
 }
 
-# connect: has the kernel connect to the daemon.
+# connect [NAME]: has the kernel connect to the daemon.
 connect() {
     modprobe nbd nbds_max=2
-    must "connect" nbd-client -N home -unix $SOCKET $DEVICE -b 4096
+    must "connect" nbd-client -N ${1:-home} -unix $SOCKET $DEVICE -b 4096
     until_true "connect" is_connected
 }
 
@@ -134,6 +134,26 @@ make_file_system() {
     esac
 }
 
+# ext4_with_file: a new file system, mounted, with a file whose content is known.
+ext4_with_file() {
+    must "grow" mkfs.ext4 -q -b 4096 $DEVICE
+    must "grow" mount -t ext4 $DEVICE $MOUNT
+    yes "what was there before" | head -c 4194304 >$MOUNT/before
+    sync
+    BLOCKS=$(df -k $MOUNT | awk 'END { print $2 }')
+}
+
+# ext4_has_grown: it gets what its device has more, and the file is still there; unmounts it.
+ext4_has_grown() {
+    must "grow" resize2fs $DEVICE
+    blocks=$(df -k $MOUNT | awk 'END { print $2 }')
+    [ $blocks -gt $((BLOCKS + 20000)) ] || failed "grow" "$BLOCKS KiB have become $blocks"
+    must "grow" fio_verify grown $MOUNT/grown $((blocks / 2 / 1024))M
+    yes "what was there before" | head -c 4194304 | cmp - $MOUNT/before || failed "grow" "a file"
+    must "grow" umount $MOUNT
+    must "grow" e2fsck -f -n $DEVICE
+}
+
 # check_file_system NAME KIND DEVICE: it is not mounted; nothing is repaired.
 check_file_system() {
     case $2 in
@@ -143,19 +163,38 @@ check_file_system() {
     ok "$1"
 }
 
-# prepare KIND: a volume in writeback on new disks, with an empty mounted file system.
+# begin FRONT: starts the daemon and has its volume as $DEVICE, by the kernel's client (nbd) or its
+# driver (ublk).
+begin() {
+    case $1 in
+    nbd)
+        DEVICE=/dev/nbd0
+        serve
+        connect
+        ;;
+    ublk)
+        DEVICE=/dev/ublkb0
+        modprobe ublk_drv
+        serve_ublk --ublk home=0
+        ;;
+    esac
+}
+
+# prepare KIND FRONT: a new volume in writeback, with an empty mounted file system.
 prepare() {
     find_disks
-    must "format" forebay format $CACHE
+    must "format" forebay format $CACHE --force
     must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
-    serve
-    connect
+    begin $2
     make_file_system $1 $DEVICE
     must "mount" mount -t $1 $DEVICE $MOUNT
 }
 
-# replay: what an ext4 file system needs after a crash, as a start of the machine does it.
+# replay KIND: what a file system needs after a crash before it is mounted, as a start of the machine
+# does it. xfs does it when it is mounted.
 replay() {
+    modprobe $1
+    [ $1 = ext4 ] || return 0
     e2fsck -p $DEVICE >/run/output 2>&1
     status=$?
     # 1: it was put in order, which the journal alone may be the reason for.
@@ -178,7 +217,7 @@ has_written_since() {
 
 # fio_verify NAME FILE SIZE: writes at random and compares.
 fio_verify() {
-    fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
+    command fio --name=$1 --filename=$2 --size=$3 --rw=randwrite --bsrange=4k-64k --bs_unaligned=0 \
         --direct=1 --ioengine=libaio --iodepth=16 --thread --verify=crc32c --verify_fatal=1 \
         --do_verify=1 --fsync=64 --randrepeat=0
 }

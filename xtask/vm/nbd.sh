@@ -45,6 +45,25 @@ ok "$kind: a trim leaves files alone"
 
 umount $MOUNT
 disconnect
+if [ $kind = ext4 ]; then
+    # An origin that grows: a client of NBD sees it when it connects again.
+    truncate -s 64M /run/more
+    must "grow" forebay attach $CACHE /run/more --name more --cache-mode writeback
+    connect more
+    ext4_with_file
+    must "grow" truncate -s 128M /run/more
+    must "grow" forebay resize more
+    cat /run/output
+    must "grow" umount $MOUNT
+    disconnect
+    connect more
+    [ "$(cat /sys/block/nbd0/size)" = 262144 ] || failed "grow" "$(cat /sys/block/nbd0/size)"
+    must "grow" mount -t ext4 $DEVICE $MOUNT
+    ext4_has_grown
+    disconnect
+    ok "an origin that grows"
+    must "grow" forebay detach more
+fi
 must "$kind: detach" forebay detach home
 must "$kind: stop" forebay stop
 wait $DAEMON || failed "$kind: stop" "the daemon ended with $?"

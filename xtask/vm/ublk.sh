@@ -16,6 +16,29 @@ is_queue() {
     [ "$(queue $1)" = "$2" ] || failed "limits" "$1 is $(queue $1) and should be $2"
 }
 
+TRACING=/sys/kernel/tracing
+HITS=4096
+
+# hits: reads what is cached, at random.
+hits() {
+    command fio --name=hits --filename=$DEVICE --size=4M --rw=randread --bs=4k --loops=$((HITS / 1024)) \
+        --direct=1 --ioengine=libaio --iodepth=4 --thread
+}
+
+# thread_of NAME: the daemon's thread of this name.
+thread_of() {
+    grep -lx $1 /proc/$DAEMON/task/*/comm | cut -d / -f 5
+}
+
+# allocations_of COMMAND...: runs it, and sets ALLOCATIONS to how many were probed meanwhile.
+allocations_of() {
+    echo >$TRACING/trace
+    echo 1 >$TRACING/events/allocators/enable
+    must "allocations" "$@"
+    echo 0 >$TRACING/events/allocators/enable
+    ALLOCATIONS=$(grep -vc '^#' $TRACING/trace)
+}
+
 find_disks
 rm -rf $STATE
 modprobe ext4
@@ -26,6 +49,13 @@ must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
 refused "no driver" 4 "modprobe ublk_drv" \
     forebay serve $CACHE --state-dir $STATE --ublk home=0
 must "driver" modprobe ublk_drv
+# By somebody who is not root.
+mkdir -p /etc
+echo "nobody:x:65534:65534:::" >>/etc/passwd
+truncate -s 16M /run/mine
+chown nobody /run/mine
+refused "no permission" 1 "needs root" start-stop-daemon -S -c nobody -x "$(command -v forebay)" \
+    -- serve --bare mine=/run/mine --ublk mine=0
 refused "no such volume" 4 "no .away. to serve" \
     forebay serve $CACHE --state-dir $STATE --ublk away=0
 
@@ -59,6 +89,23 @@ must "unmount" umount $MOUNT
 must "fsck" e2fsck -f -n $DEVICE
 ok "fsck"
 must "block device" fio_verify whole $DEVICE 16M
+
+# A hit allocates nothing: probes of the kernel count what the thread that serves asks the C library
+# for. What it does from time to time may, which is nothing to as many requests; writeback may, too,
+# so nothing is dirty.
+must "cached" dd if=/dev/urandom of=$DEVICE bs=1M count=4 oflag=direct
+must "drain" forebay drain home
+must "hits" hits
+must "probes" mount -t tracefs tracefs $TRACING
+cat /vm/allocators >$TRACING/uprobe_events || failed "probes" "$(cat $TRACING/error_log)"
+thread_of shard >$TRACING/set_event_pid
+allocations_of forebay status --json
+[ $ALLOCATIONS -gt 0 ] || failed "probes" "a question to the daemon was answered without any"
+allocations_of hits
+[ $ALLOCATIONS -lt $((HITS / 100)) ] || failed "allocations" "$ALLOCATIONS in $HITS hits"
+echo >$TRACING/uprobe_events
+must "writeback again" forebay set home cache_mode=writeback
+ok "$HITS hits allocate nothing ($ALLOCATIONS meanwhile)"
 must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
 must "mount" mount -t ext4 $DEVICE $MOUNT
 
@@ -204,6 +251,24 @@ must "fsck" e2fsck -f -n $DEVICE
 stop
 [ ! -e $DEVICE ] && [ ! -e /dev/ublkb1 ] || failed "two volumes" "a device is still there"
 ok "two volumes, blocks of 4096, two queues"
+
+# An origin that grows under a file system. Kernels before 6.16 see it when the device is made anew.
+serve_ublk --ublk fine=0
+ext4_with_file
+must "grow" truncate -s 128M /run/fine
+must "grow" forebay resize fine
+cat /run/output
+if [ "$(cat /sys/block/ublkb0/size)" != 262144 ]; then
+    grep -q 'until it is released' /run/output || failed "grow" "the answer does not say what is to be done"
+    must "grow" umount $MOUNT
+    stop
+    serve_ublk --ublk fine=0
+    must "grow" mount -t ext4 $DEVICE $MOUNT
+fi
+[ "$(cat /sys/block/ublkb0/size)" = 262144 ] || failed "grow" "$(cat /sys/block/ublkb0/size)"
+ext4_has_grown
+stop
+ok "an origin that grows"
 
 # A bare device; and NBD beside, where it is not offered.
 truncate -s 64M /run/bare

@@ -7,6 +7,7 @@ part=$1
 # Everything where it is by default.
 unset FOREBAY_ADMIN
 LINK=/dev/forebay/home
+FINE_BYTES=$((64 * 1048576))
 
 # up OPTION...: must succeed; what it printed is in /run/up.out.
 up() {
@@ -46,7 +47,8 @@ by_ublk() {
     refused "no volume" 4 "forebay attach" forebay up $CACHE --state-dir $STATE
     refused "not up" 4 "is not up" forebay down $CACHE
     must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
-    truncate -s 64M /run/fine
+    # Not a multiple of its logical blocks, of which only whole ones are served.
+    truncate -s $((FINE_BYTES + 512)) /run/fine
     must "attach" forebay attach $CACHE /run/fine --name fine --logical-block 4096
 
     # The driver's module is loaded by it.
@@ -55,6 +57,7 @@ by_ublk() {
     is_up "up by ublk" ublk
     grep -q '^fine /dev/forebay/fine (ublk)$' /run/up.out || failed "two volumes" "$(cat /run/up.out)"
     [ "$(blockdev --getss /dev/forebay/fine)" = 4096 ] || failed "two volumes" "blocks"
+    [ "$(blockdev --getsize64 /dev/forebay/fine)" = $FINE_BYTES ] || failed "two volumes" "size"
     ok "two volumes"
     up
     grep -q 'was up already' /run/up.err || failed "up twice" "$(cat /run/up.err)"
@@ -91,6 +94,25 @@ by_ublk() {
     must "stop and up" cmp /run/known $MOUNT/known
     ok "stop and up"
 
+    # A volume that has grown may keep its device as it was until that is made anew.
+    truncate -s $((2 * FINE_BYTES)) /run/fine
+    must "grow" forebay resize fine
+    up
+    is_up "up after a volume has grown" ublk
+
+    # A volume that is attached meanwhile needs another daemon, which takes over.
+    truncate -s 16M /run/late
+    must "attach" forebay attach $CACHE /run/late --name late
+    refused "attached meanwhile" 1 "was started before it was attached" \
+        forebay up $CACHE --state-dir $STATE
+    before=$(daemon)
+    up --takeover
+    is_up "up with a takeover" ublk
+    [ "$(daemon)" != "$before" ] || failed "up with a takeover" "by the same daemon"
+    grep -q '^late /dev/forebay/late (ublk)$' /run/up.out || failed "late" "$(cat /run/up.out)"
+    must "up with a takeover" cmp /run/known $MOUNT/known
+    ok "a volume that was attached meanwhile"
+
     must "unmount" umount $MOUNT
     must "down" forebay down $CACHE
     [ ! -e /dev/ublkb0 ] && [ ! -e /dev/ublkb1 ] || failed "down" "a device is still there"
@@ -99,6 +121,8 @@ by_ublk() {
 
     # Nobody uses the device of a dead daemon: it goes in order.
     up
+    [ "$(blockdev --getsize64 /dev/forebay/fine)" = $((2 * FINE_BYTES)) ] ||
+        failed "grown" "the device that was made anew is as it was"
     kill_daemon
     must "down after a kill" forebay down $CACHE
     [ ! -e /dev/ublkb0 ] && [ ! -e /dev/ublkb1 ] || failed "down" "a device is still there"
@@ -136,7 +160,7 @@ by_nbd() {
     umount $MOUNT
     up
     is_up "nbd: up after a kill" nbd
-    [ "$(ls -d /sys/block/nbd*/pid | wc -l)" = 1 ] || failed "nbd: one client" "there are more"
+    [ "$(ls -d /sys/block/nbd*/pid | wc -l)" = 2 ] || failed "nbd: a client each" "there are others"
     e2fsck -p $LINK >/run/output 2>&1
     [ $? -le 1 ] || failed "nbd: journal" "$(cat /run/output)"
     must "mount" mount -t ext4 $LINK $MOUNT

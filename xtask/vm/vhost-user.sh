@@ -1,8 +1,8 @@
 # vhost-user.sh SECONDS SECTORS: a volume as the virtio disk of this guest, whose server runs outside
 # of it.
 #
-# Between the lines `kills begin` and `kills end`, SECONDS apart, whoever runs the guest kills the
-# server and starts it again, as often as it likes; the monitor reconnects. Nothing of that may be
+# In the SECONDS after a line `kills begin` whoever runs the guest kills the server and starts it
+# again, as often as it likes; the monitor reconnects. Nothing of that may be
 # seen in here. At the line `grow begin` it makes the origin longer and grows the volume to SECTORS,
 # which the disk here must show, with a file system on it that is in use.
 . /vm/lib.sh
@@ -34,7 +34,8 @@ ok "serial"
 [ "$(value queue/discard_max_bytes)" -gt 0 ] || failed "discard" "the disk takes no discards"
 [ "$(value queue/write_zeroes_max_bytes)" -gt 0 ] || failed "zeroes" "the disk writes no zeroes"
 [ "$(value queue/physical_block_size)" = 4096 ] || failed "geometry" "of 4096 bytes are no blocks"
-echo "queues: $(ls "/sys/block/$disk/mq" | wc -l)"
+queues=$(ls "/sys/block/$disk/mq" | wc -l)
+[ "$queues" = 2 ] || failed "geometry" "it has $queues queues"
 ok "geometry"
 
 load "verify" 5
@@ -48,7 +49,6 @@ ok "discard and zeroes"
 
 echo "kills begin"
 load "kills" "$seconds"
-echo "kills end"
 ok "kills"
 
 # A driver that leaves its device resets it: the rings stop, and start from nothing.
@@ -69,6 +69,11 @@ must "mount" mount -t ext4 -o discard /dev/"$disk" $MOUNT
 must "files" fio --name=files --directory=$MOUNT --size=8M --numjobs=2 --rw=randwrite --bs=4k \
     --end_fsync=1 --verify=crc32c --do_verify=1
 ok "file system"
+
+echo "kills begin"
+must "kills" fio --name=mounted --directory=$MOUNT --size=8M --numjobs=2 --rw=randwrite --bs=4k \
+    --fsync=32 --time_based --runtime="$seconds" --verify=crc32c --do_verify=1 --verify_fatal=1
+ok "kills under a mounted file system"
 
 [ "$(value size)" -lt "$sectors" ] || failed "grow" "the disk has that size already"
 must "fill" dd if=/dev/urandom of=/run/kept bs=65536 count=16

@@ -29,6 +29,9 @@ const FOLDERS: [&str; 9] = ["bin", "sbin", "dev", "etc", "mnt", "proc", "run", "
 const LIBRARY_FOLDER: &str = "lib/x86_64-linux-gnu";
 /// Where scripts are.
 const SCRIPT_FOLDER: &str = "vm";
+/// The library whose functions give memory, and those that do.
+const C_LIBRARY: &str = "libc.so.6";
+const ALLOCATORS: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", "aligned_alloc"];
 
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
@@ -96,7 +99,12 @@ pub(crate) fn write(
         add(PROFILER, &supplies.program(PROFILER)?, &supplies.library_path())?;
     }
     for library in libraries(forebay, "")? {
-        contents.insert(place_of(&library)?, std::fs::read(&library)?);
+        let place = place_of(&library)?;
+        if library.ends_with(C_LIBRARY) {
+            let probes = allocators(&library, &place)?;
+            contents.insert(format!("{SCRIPT_FOLDER}/allocators"), probes.into_bytes());
+        }
+        contents.insert(place, std::fs::read(&library)?);
     }
     contents.insert("bin/busybox".to_owned(), std::fs::read(supplies.program("busybox")?)?);
     for (name, content) in programs {
@@ -169,6 +177,29 @@ fn parse_libraries(text: &str) -> anyhow::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
+/// The kernel's probes for what a program allocates, a line for each function of the C library that
+/// gives memory; `place` is the library in the guest. Linkers lay out code so that offsets in the
+/// file are addresses.
+fn allocators(library: &Path, place: &str) -> anyhow::Result<String> {
+    let output = Command::new("nm").args(["--dynamic", "--defined-only"]).arg(library).output();
+    let output = output.context("cannot run nm")?;
+    ensure!(output.status.success(), "nm cannot read {}", library.display());
+    let probes = parse_allocators(&String::from_utf8_lossy(&output.stdout), place);
+    ensure!(probes.lines().count() == ALLOCATORS.len(), "{} lacks a function", library.display());
+    Ok(probes)
+}
+
+fn parse_allocators(text: &str, place: &str) -> String {
+    let probe = |line: &str| {
+        let (address, rest) = line.split_once(' ')?;
+        let (_, symbol) = rest.split_once(' ')?;
+        let (name, _) = symbol.split_once("@@")?;
+        let offset = address.trim_start_matches('0');
+        ALLOCATORS.contains(&name).then(|| format!("p:allocators/{name} /{place}:0x{offset}\n"))
+    };
+    text.lines().filter_map(probe).collect()
+}
+
 /// A program without what only a debugger reads, which is four fifths of it, as an option of
 /// `strip` says.
 fn stripped(program: &Path, what: &str) -> anyhow::Result<Vec<u8>> {
@@ -226,5 +257,16 @@ mod tests {
         let missing = parse_libraries("\tlibnl-3.so.200 => not found\n").unwrap_err();
         assert_eq!(missing.to_string(), "libnl-3.so.200 => not found");
         assert!(parse_libraries("\tstatically linked\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn allocators_are_probed_where_they_begin() {
+        let text = "0000000000098930 T malloc@@GLIBC_2.2.5\n\
+            00000000000a0c10 T malloc_info@@GLIBC_2.10\n\
+            0000000000098930 T malloc@GLIBC_2.0\n\
+            00000000000996e0 W calloc@@GLIBC_2.2.5\n";
+        let probes = parse_allocators(text, "lib/libc.so.6");
+        let calloc = "p:allocators/calloc /lib/libc.so.6:0x996e0\n";
+        assert_eq!(probes, format!("p:allocators/malloc /lib/libc.so.6:0x98930\n{calloc}"));
     }
 }

@@ -28,7 +28,7 @@ const PACKAGES: [&str; 6] = [
 /// The kernel that the tests were written for; which package of this series is looked up.
 const KERNEL_SERIES: &str = "linux-image-6.12.";
 /// What this machine must have to unpack and pack.
-const PROGRAMS: [&str; 6] = ["apt-get", "dpkg", "depmod", "xz", "setpriv", "ldd"];
+const PROGRAMS: [&str; 7] = ["apt-get", "dpkg", "depmod", "xz", "setpriv", "ldd", "nm"];
 /// Raised when what is made from the packages changes.
 const LAYOUT: u32 = 1;
 

@@ -9,6 +9,9 @@ use crate::vm::stage::Stage;
 const ONCE_TIME_MAX: Duration = Duration::from_secs(240);
 /// For a thousand operations on each, which take some seconds.
 const THOUSAND_TIME_MAX: Duration = Duration::from_secs(60);
+/// Of each kind of target; a kill comes early among them.
+const OPERATIONS: u32 = 400;
+const LONG_OPERATIONS: u32 = 20_000;
 /// For a kill under each.
 const KILL_TIME_MAX: Duration = Duration::from_secs(30);
 
@@ -21,10 +24,11 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
-    let (thousands, kills) = if stage.is_long() { (20, 20) } else { (1, 1) };
+    let (operations, kills) = if stage.is_long() { (LONG_OPERATIONS, 20) } else { (OPERATIONS, 1) };
     let mut guest = stage.boot()?;
-    let script = format!("fsx.sh {thousands}000 {kills}");
-    let time_max = ONCE_TIME_MAX + THOUSAND_TIME_MAX * thousands + KILL_TIME_MAX * kills;
-    stage.script(&mut guest, &script, time_max)?;
+    let time_max =
+        ONCE_TIME_MAX + THOUSAND_TIME_MAX * operations.div_ceil(1000) + KILL_TIME_MAX * kills;
+    stage.script(&mut guest, &format!("fsx.sh ublk {operations} {kills}"), time_max)?;
+    stage.script(&mut guest, &format!("fsx.sh nbd {operations} 0"), time_max)?;
     guest.power_off()
 }

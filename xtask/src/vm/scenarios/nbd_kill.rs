@@ -19,9 +19,12 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
-    let rounds = if stage.is_long() { 20 } else { 2 };
+    let rounds = if stage.is_long() { 20 } else { 1 };
     let mut guest = stage.boot()?;
-    let script = format!("nbd-kill.sh {rounds} {FILES}");
-    stage.script(&mut guest, &script, ROUND_TIME_MAX * (rounds + 1))?;
+    let kinds: &[&str] = if stage.is_long() { &["ext4", "xfs"] } else { &["ext4"] };
+    for kind in kinds {
+        let script = format!("nbd-kill.sh {kind} {rounds} {FILES}");
+        stage.script(&mut guest, &script, ROUND_TIME_MAX * (rounds + 1))?;
+    }
     guest.power_off()
 }

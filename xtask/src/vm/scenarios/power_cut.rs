@@ -24,10 +24,22 @@ pub(super) const SCENARIO: Scenario = Scenario {
     run,
 };
 
+/// How the file system gets its device, in turn.
+const FRONTS: [&str; 2] = ["ublk", "nbd"];
+
 fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
-    let rounds = if stage.is_long() { 20 } else { 2 };
+    let rounds = if stage.is_long() { 20 } else { 1 };
+    for (turn, kind) in ["ext4", "xfs"].into_iter().enumerate() {
+        cut(stage, kind, turn, rounds)?;
+    }
+    Ok(())
+}
+
+/// The fronts take turns from `turn` on.
+fn cut(stage: &mut Stage<'_>, kind: &str, turn: usize, rounds: u64) -> anyhow::Result<()> {
+    let front = |round: u64| FRONTS[(turn + round as usize) % FRONTS.len()];
     let mut guest = stage.boot()?;
-    stage.script(&mut guest, "power-cut.sh new", TIME_MAX)?;
+    stage.script(&mut guest, &format!("power-cut.sh new {kind} {}", front(0)), TIME_MAX)?;
     let mut last = 0;
     for round in 0..rounds {
         let goal = last + FILES + round * 7 % FILES;
@@ -42,7 +54,8 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
         guest.cut_power();
         println!("  the power went after file {last}");
         guest = stage.boot()?;
-        stage.script(&mut guest, &format!("power-cut.sh again {last}"), TIME_MAX)?;
+        let script = format!("power-cut.sh again {kind} {} {last}", front(round + 1));
+        stage.script(&mut guest, &script, TIME_MAX)?;
     }
     guest.power_off()
 }

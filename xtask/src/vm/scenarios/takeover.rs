@@ -19,7 +19,7 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
-    let rounds = if stage.is_long() { 20 } else { 3 };
+    let rounds = if stage.is_long() { 20 } else { 2 };
     let mut guest = stage.boot()?;
     let script = format!("takeover.sh {rounds}");
     stage.script(&mut guest, &script, ONCE_TIME_MAX + ROUND_TIME_MAX * rounds)?;

@@ -17,7 +17,11 @@ use crate::vm::stage::Stage;
 const ONCE_TIME_MAX: Duration = Duration::from_secs(240);
 /// From one kill of the server to the next: QEMU tries once a second to reach it.
 const ROUND: Duration = Duration::from_secs(4);
+/// What the servers say.
+const LOG: &str = "server.log";
 const CACHE_BYTES: &str = "192M";
+/// So slow that writes through to it are under way for most of the time.
+const ORIGIN: &str = "iops:1000:origin";
 const ORIGIN_BYTES: u64 = 256 << 20;
 /// After it was made longer.
 const GROWN_BYTES: u64 = 384 << 20;
@@ -32,15 +36,18 @@ pub(super) const SCENARIO: Scenario = Scenario {
 };
 
 fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
-    let rounds = if stage.is_long() { 20 } else { 3 };
+    let rounds = if stage.is_long() { 20 } else { 2 };
     let mut server = Server::new(stage.forebay(), stage.folder())?;
     server.start()?;
     let mut guest = stage.boot_with(Some(&server.socket))?;
     let kills = ROUND * (rounds + 1);
     let script = format!("vhost-user.sh {} {}", kills.as_secs(), GROWN_BYTES / SECTOR_BYTES);
-    let time_max = ONCE_TIME_MAX + 2 * kills;
+    let time_max = ONCE_TIME_MAX + 3 * kills;
+    let mut modes = ["writeback", "writethrough"].iter();
     stage.script_with(&mut guest, &script, time_max, &mut |line| {
         if line == "kills begin" {
+            let mode = modes.next().context("kills are for two modes")?;
+            server.run(&["set", "home", &format!("cache_mode={mode}")])?;
             for _ in 0..rounds {
                 thread::sleep(ROUND);
                 server.kill()?;
@@ -52,7 +59,11 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
-    guest.power_off()
+    guest.power_off()?;
+    let met = server.repeated()?;
+    println!("  {met} queues of killed servers had requests under way");
+    ensure!(met > 0, "no kill met a request under way");
+    Ok(())
 }
 
 /// The daemon, killed when it is dropped.
@@ -72,7 +83,7 @@ impl Server {
         std::fs::File::create(server.folder.join("origin")).context("cannot make an origin")?;
         server.set_origin_bytes(ORIGIN_BYTES)?;
         let format = ["format", "cache", "--size", CACHE_BYTES];
-        let attach = ["attach", "cache", "origin", "--name", "home", "--cache-mode", "writeback"];
+        let attach = ["attach", "cache", ORIGIN, "--name", "home", "--cache-mode", "writeback"];
         for arguments in [&format[..], &attach[..]] {
             server.run(arguments)?;
         }
@@ -103,7 +114,7 @@ impl Server {
     fn command(&self) -> Command {
         let mut command = Command::new(&self.forebay);
         command.current_dir(&self.folder).env("FOREBAY_RUN_DIR", &self.folder);
-        command.env("FOREBAY_ADMIN", self.folder.join("admin")).env("FOREBAY_LOG", "warn");
+        command.env("FOREBAY_ADMIN", self.folder.join("admin")).env("FOREBAY_LOG", "info");
         command
     }
 
@@ -112,6 +123,8 @@ impl Server {
         let export = format!("home={}", self.socket.display());
         let mut command = self.command();
         command.args(["serve", "cache", "--state-dir", ".", "--exit-with-parent"]);
+        let log = std::fs::File::options().create(true).append(true).open(self.folder.join(LOG));
+        command.stderr(log.context("the server has no log")?);
         command.args(["--vhost-user", &export]).stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot run forebay")?;
         let output = child.stdout.take().context("the output is piped")?;
@@ -120,6 +133,13 @@ impl Server {
         BufReader::new(output).read_line(&mut line).context("the server says nothing")?;
         ensure!(!line.is_empty(), "the server has ended");
         Ok(())
+    }
+
+    /// How many queues had requests that a server did again, since it found them under way.
+    fn repeated(&self) -> anyhow::Result<usize> {
+        let log =
+            std::fs::read_to_string(self.folder.join(LOG)).context("the server has no log")?;
+        Ok(log.matches("requests are done again").count())
     }
 
     fn kill(&mut self) -> anyhow::Result<()> {
