@@ -84,7 +84,18 @@ pub(super) struct Progress {
     path: PathBuf,
     state: State,
     /// Held for as long as the run lasts.
-    _lock: File,
+    _lock: Lock,
+}
+
+struct Lock(File);
+
+impl Drop for Lock {
+    /// Closing the file would not do: a child that another thread starts has it open, too, from its
+    /// fork to its exec, and with it the lock.
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure, and the end of the process frees it anyway.
+        let _ = self.0.unlock();
+    }
 }
 
 impl Progress {
@@ -179,12 +190,12 @@ impl Progress {
 }
 
 /// Two runs at a time would spoil each other's figures, and share a file.
-fn lock(path: &Path) -> anyhow::Result<File> {
+fn lock(path: &Path) -> anyhow::Result<Lock> {
     let path = path.with_extension("lock");
     let context = || format!("cannot lock {}", path.display());
     let file = File::create(&path).with_context(context)?;
     match file.try_lock() {
-        Ok(()) => Ok(file),
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => bail!("another bench runs: {} is locked", path.display()),
         Err(TryLockError::Error(error)) => Err(error).with_context(context),
     }
@@ -252,6 +263,16 @@ mod tests {
         assert!(error.to_string().contains("commit: now b, there a"), "{error}");
         let mut progress = begin(&folder, Start::Resume, "a").expect("resumed");
         assert_eq!(progress.sample("x", not_again).expect("kept"), 0.1);
+    }
+
+    #[test]
+    fn a_run_that_ended_holds_nothing_though_a_child_has_the_file_open() {
+        let folder = folder();
+        let progress = begin(&folder, Start::Anew, "a").expect("begun");
+        let as_in_a_child = progress._lock.0.try_clone().expect("another descriptor");
+        drop(progress);
+        begin(&folder, Start::Anew, "a").expect("begun anew");
+        drop(as_in_a_child);
     }
 
     #[test]
