@@ -1,7 +1,7 @@
 //! The bounds of the design, each against what was measured. Nothing here is written by hand: a
 //! verdict follows from the figures of the same run.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::contender::Contender;
 use super::fairness;
@@ -21,7 +21,7 @@ use super::spread::Spread;
 const BATCH_BLOCKS_MIN: f64 = 8.0;
 
 /// Whether a bound is kept.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Verdict {
     Met,
@@ -40,7 +40,8 @@ impl Verdict {
 }
 
 /// On which side of a limit a figure has to be.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum Limit {
     AtLeast(f64),
     AtMost(f64),
@@ -82,9 +83,22 @@ impl Bound {
             Some(spread) if limit.holds(spread.median) => Verdict::Met,
             Some(_) => Verdict::Missed,
         };
-        let measured = measured.map_or_else(|| "–".to_owned(), |spread| spread.text(2) + unit);
-        Bound { work, bound: limit.text(unit), measured, verdict }
+        Bound { work, bound: limit.text(unit), measured: text(measured, unit), verdict }
     }
+
+    /// A bound that somebody else has judged.
+    pub(super) fn judged(
+        work: String,
+        limit: Limit,
+        value: Option<f64>,
+        verdict: Verdict,
+    ) -> Bound {
+        Bound { work, bound: limit.text(""), measured: text(Spread::of(value), ""), verdict }
+    }
+}
+
+fn text(measured: Option<Spread>, unit: &str) -> String {
+    measured.map_or_else(|| "–".to_owned(), |spread| spread.text(2) + unit)
 }
 
 /// All bounds that the parts of `report` say something of.

@@ -4,19 +4,17 @@
 //! (`xtask/vm/caches.sh`), in which `forebay bench run` measures it: with the same jobs of fio, and
 //! into the same form of results. A boot that fails is tried again, a measurement never.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::bounds::{Bound, Limit};
 use super::document::verdicts;
 use super::interrupt;
 use super::machine::Machine;
-use super::spread::Spread;
+use super::plan_report::PlanReport;
+use super::progress::Identity;
 use crate::Outcome;
 use crate::vm::CacheGuests;
 use crate::workspace::Workspace;
@@ -26,8 +24,6 @@ const DOCUMENT: &str = "docs/kernel-caches.md";
 const PLAN: &str = include_str!("../../../bench/plans/kernel-caches.toml");
 /// Of phases, for a quick look.
 const QUICK_SECONDS: u64 = 10;
-/// At the beginning and at the end of a phase, what has a figure of its own.
-const SPELL_SECONDS: usize = 10;
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -42,8 +38,8 @@ pub(crate) struct Options {
     /// Phases of 10 s; only printed
     #[arg(long)]
     quick: bool,
-    /// Folder for the results [default: kernel-caches in the build folder]. What it has is not
-    /// measured again
+    /// Folder for the results [default: kernel-caches in the build folder]. What it has of the same
+    /// build is not measured again
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write the document here [default: docs/kernel-caches.md; nowhere with --quick or --only]
@@ -62,9 +58,6 @@ struct Target {
     name: String,
 }
 
-/// Requests in each second of the measured phase, of each round of each target.
-type Rounds = BTreeMap<String, Vec<Vec<f64>>>;
-
 /// Measures, prints, and writes the document.
 pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     interrupt::watch()?;
@@ -73,8 +66,10 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let guests = CacheGuests::prepare(&workspace)?;
     let build = workspace.metadata.target_directory.as_std_path();
     let out = options.out.clone().unwrap_or_else(|| build.join("kernel-caches"));
+    let machine = Machine::examine(&workspace);
+    let what = format!("quick: {}", options.quick);
+    drop_others(&out, &Identity::of(&machine, &[guests.forebay()], what)?)?;
     let raw = out.join("raw");
-    std::fs::create_dir_all(&raw).with_context(|| format!("cannot make {}", raw.display()))?;
     let seconds = if options.quick { QUICK_SECONDS } else { 0 };
     let mut failed = 0;
     for round in 1..=options.rounds {
@@ -93,19 +88,30 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let mut report = Command::new(guests.forebay());
-    report.arg("bench").arg("report").arg(&out);
-    let table = interrupt::capture(&mut report)?;
-    println!("\n{table}");
-    let bounds = judge(&rounds(&raw, options.rounds)?);
-    super::print_bounds(&bounds);
+    let report = PlanReport::of(guests.forebay(), &out)?;
+    println!("\n{}", report.tables);
+    super::print_bounds(&report.bounds);
     let usual = !options.quick && options.only.is_empty();
     let usual = usual.then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
-        let text = text(&Machine::examine(&workspace), &table, &bounds);
+        let text = text(&machine, &report);
         super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
     }
     Ok(if failed == 0 { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Makes the folder for results, and drops those of another build or machine, or with phases of
+/// another length.
+fn drop_others(out: &Path, identity: &Identity) -> anyhow::Result<()> {
+    let (raw, stamp) = (out.join("raw"), out.join("identity.json"));
+    let known = std::fs::read(&stamp).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if known.as_ref() != Some(identity) && raw.exists() {
+        println!("results of another build, machine or length in {} are dropped", raw.display());
+        std::fs::remove_dir_all(&raw).with_context(|| format!("cannot drop {}", raw.display()))?;
+    }
+    std::fs::create_dir_all(&raw).with_context(|| format!("cannot make {}", raw.display()))?;
+    let text = serde_json::to_string_pretty(identity)? + "\n";
+    std::fs::write(&stamp, text).with_context(|| format!("cannot write {}", stamp.display()))
 }
 
 /// Names of the targets to measure.
@@ -144,76 +150,8 @@ fn measure(
     Ok(())
 }
 
-/// What all results say.
-fn rounds(raw: &Path, count: u32) -> anyhow::Result<Rounds> {
-    let mut rounds = Rounds::new();
-    for target in chosen(&[])? {
-        for round in 1..=count {
-            let path = raw.join(format!("{target}-{round}.json"));
-            let Ok(text) = std::fs::read_to_string(&path) else { continue };
-            let result: Value = serde_json::from_str(&text).context("a result")?;
-            rounds.entry(target.clone()).or_default().push(per_second(&result));
-        }
-    }
-    Ok(rounds)
-}
-
-/// Requests in each second of the last phase.
-fn per_second(result: &Value) -> Vec<f64> {
-    let phases = result["phases"].as_array();
-    let samples = phases.and_then(|phases| phases.last()?["samples"].as_array());
-    let requests = |sample: &Value| sample["requests"].as_f64();
-    samples.map(|samples| samples.iter().filter_map(requests).collect()).unwrap_or_default()
-}
-
-/// A figure of the seconds of a phase.
-type Figure = fn(&[f64]) -> f64;
-
-fn mean(seconds: &[f64]) -> f64 {
-    seconds.iter().sum::<f64>() / seconds.len().max(1) as f64
-}
-
-fn first(seconds: &[f64]) -> f64 {
-    mean(&seconds[..seconds.len().min(SPELL_SECONDS)])
-}
-
-fn last(seconds: &[f64]) -> f64 {
-    mean(&seconds[seconds.len().saturating_sub(SPELL_SECONDS)..])
-}
-
-fn median(rounds: &Rounds, target: &str, figure: Figure) -> Option<f64> {
-    let values = rounds.get(target)?.iter().map(|seconds| figure(seconds));
-    Spread::of(values).map(|spread| spread.median)
-}
-
-/// No row below the best cache of the kernel, nor below the slow disk; what a full cache takes.
-fn judge(rounds: &Rounds) -> Vec<Bound> {
-    let kernel: [(&str, &[&str]); 3] = [
-        ("forebay-reads", &["bcache-reads", "bcache-0-reads", "dm-cache-reads"]),
-        ("forebay-junk", &["dm-cache-junk"]),
-        ("forebay-writes", &["bcache-writes", "dm-cache-writes", "dm-writecache-writes"]),
-    ];
-    let spells: [(&str, Figure); 3] = [("all", mean), ("first 10 s", first), ("last 10 s", last)];
-    let mut bounds = Vec::new();
-    for (ours, theirs) in kernel {
-        let slow = if ours.ends_with("writes") { "slow-writes" } else { "slow-reads" };
-        for (spell, figure) in spells {
-            let value = |target: &str| median(rounds, target, figure);
-            let over = |other: Option<f64>| Spread::of(Some(value(ours)? / other?));
-            let best = theirs.iter().filter_map(|target| value(target)).reduce(f64::max);
-            let work = format!("{ours}, {spell}: IOPS, over those of the best cache of the kernel");
-            bounds.push(Bound::new(work, Limit::AtLeast(1.0), "", over(best)));
-            let work = format!("{ours}, {spell}: IOPS, over those of the slow disk");
-            let is_full = ours == "forebay-writes" && spell == "last 10 s";
-            let limit = Limit::AtLeast(if is_full { 4.0 } else { 1.0 });
-            bounds.push(Bound::new(work, limit, "", over(value(slow))));
-        }
-    }
-    bounds
-}
-
 /// The whole document, in Markdown.
-fn text(machine: &Machine, table: &str, bounds: &[Bound]) -> String {
+fn text(machine: &Machine, report: &PlanReport) -> String {
     format!(
         "\
 # Caches of the kernel
@@ -240,8 +178,8 @@ own with fresh disks, of which the slow one does 120 requests and the fast one 3
         machine.date,
         machine.commit,
         machine.items(),
-        verdicts(bounds),
-        table,
+        verdicts(&report.bounds),
+        report.tables,
     )
 }
 
@@ -249,59 +187,10 @@ own with fresh disks, of which the slow one does 120 requests and the fast one 3
 mod tests {
     use super::*;
 
-    fn of(rounds: &[(&str, [f64; 2])]) -> Rounds {
-        let entry = |(target, [first, last]): &(&str, [f64; 2])| {
-            let seconds = [vec![*first; SPELL_SECONDS], vec![*last; SPELL_SECONDS]].concat();
-            ((*target).to_owned(), vec![seconds])
-        };
-        rounds.iter().map(entry).collect()
-    }
-
-    fn verdict<'a>(bounds: &'a [Bound], work: &str) -> &'a str {
-        let bound = bounds.iter().find(|bound| bound.work.starts_with(work)).expect(work);
-        bound.verdict.text()
-    }
-
-    #[test]
-    fn each_row_is_held_against_the_best_of_the_others() {
-        let rounds = of(&[
-            ("slow-writes", [100.0, 100.0]),
-            ("forebay-writes", [900.0, 399.0]),
-            ("bcache-writes", [800.0, 50.0]),
-            ("dm-writecache-writes", [1000.0, 300.0]),
-        ]);
-        let bounds = judge(&rounds);
-        let best = "over those of the best";
-        assert_eq!(
-            verdict(&bounds, &format!("forebay-writes, first 10 s: IOPS, {best}")),
-            "**missed**"
-        );
-        assert_eq!(verdict(&bounds, &format!("forebay-writes, last 10 s: IOPS, {best}")), "met");
-        let slow = "over those of the slow";
-        assert_eq!(
-            verdict(&bounds, &format!("forebay-writes, last 10 s: IOPS, {slow}")),
-            "**missed**"
-        );
-        assert_eq!(verdict(&bounds, &format!("forebay-writes, first 10 s: IOPS, {slow}")), "met");
-        assert_eq!(verdict(&bounds, "forebay-reads, all"), "not measured");
-    }
-
     #[test]
     fn targets_are_those_of_the_plan() {
-        let all = chosen(&[]).expect("a plan");
-        for bound in judge(&Rounds::new()) {
-            let target = bound.work.split(',').next().expect("a target").to_owned();
-            assert!(all.contains(&target), "{target}");
-        }
+        assert!(chosen(&[]).expect("a plan").contains(&"forebay-reads".to_owned()));
         assert!(chosen(&["tape".to_owned()]).is_err());
         assert_eq!(chosen(&["slow-reads".to_owned()]).expect("it is there"), ["slow-reads"]);
-    }
-
-    #[test]
-    fn seconds_are_those_of_the_last_phase() {
-        let result = serde_json::json!({"phases": [
-            {"samples": [{"requests": 9}]}, {"samples": [{"requests": 1}, {"requests": 2}]}]});
-        assert_eq!(per_second(&result), [1.0, 2.0]);
-        assert!(per_second(&Value::Null).is_empty());
     }
 }

@@ -26,8 +26,8 @@ pub(super) fn text(report: &Report) -> String {
     if let Some(rows) = &report.nbd {
         text.push_str(&nbd_tables(rows, report));
     }
-    if let Some(rows) = &report.vhost_user {
-        text.push_str(&vhost_user::text(rows, report));
+    if let Some(measured) = &report.vhost_user {
+        text.push_str(&vhost_user::text(measured, report));
     }
     if let Some(engine) = &report.engine {
         text.push_str(&engine_table(engine));
@@ -132,7 +132,9 @@ pub(super) fn cell(spread: Option<Spread>, decimals: usize) -> String {
 
 fn bounds_table(bounds: &[Bound]) -> String {
     "## Bounds\n\nWhat the design asks for, and what this run came to. The verdict follows from \
-     the\nmedian. What is called extrapolated was measured on smaller logs.\n\n"
+     the\nmedian. What is called extrapolated was measured on smaller logs. Bounds of the \
+     published\nexperiments stand in [experiments.md](experiments.md), those over the caches of \
+     the kernel in\n[kernel-caches.md](kernel-caches.md).\n\n"
         .to_owned()
         + &verdicts(bounds)
 }

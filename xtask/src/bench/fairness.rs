@@ -1,21 +1,24 @@
-//! Two clients that do the same on one volume, each over a connection of its own: what each gets.
+//! Two clients that do the same, each over a connection of its own: what each gets.
 //!
 //! Which request of several a hard disk takes next is as good as chance, so shares of misses differ
 //! by chance: of N requests in all, less over more is about `1 - 1.6 / sqrt(N)` if each is either
 //! client's with equal odds. `forebay-sim shares` shows that of the disk alone, of the engine, and
 //! of a coin. So misses are measured for longer than the rest.
 
+pub(super) mod disks;
 pub(super) mod unequal;
 
 use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Figures, Job};
-use super::forebay::{Daemon, Order, Program};
+use super::forebay::{Daemon, Order, Program, VolumeCounters};
 use super::interrupt;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::slow::{Bench, Fill, Origin, Sizes};
 use super::spread::Spread;
+use super::vhost_user::client::Client;
+use crate::workspace::Workspace;
 
 pub(super) const SIZES: Sizes =
     Sizes { origin_bytes: 2 << 30, fill: Fill::Holes, cache_bytes: 256 << 20 };
@@ -40,16 +43,18 @@ pub(super) const MISS_SECONDS: u64 = 36;
 #[serde(rename_all = "snake_case")]
 pub(super) enum Work {
     Hits,
+    HitsOverVhostUser,
     Misses,
     Writes,
 }
 
 impl Work {
-    const ALL: [Work; 3] = [Work::Hits, Work::Misses, Work::Writes];
+    const ALL: [Work; 4] = [Work::Hits, Work::HitsOverVhostUser, Work::Misses, Work::Writes];
 
     pub(super) fn title(self) -> &'static str {
         match self {
             Work::Hits => "random reads that hit, QD32 each",
+            Work::HitsOverVhostUser => "random reads that hit, QD32 each, over vhost-user",
             Work::Misses => "random reads that miss, QD4 each",
             Work::Writes => "random writes past a full cache, QD32 each",
         }
@@ -57,7 +62,7 @@ impl Work {
 
     fn seconds(self) -> u64 {
         match self {
-            Work::Hits | Work::Writes => SECONDS,
+            Work::Hits | Work::HitsOverVhostUser | Work::Writes => SECONDS,
             Work::Misses => MISS_SECONDS,
         }
     }
@@ -65,6 +70,7 @@ impl Work {
     fn job(self, seconds: u64) -> Job {
         let (pattern, depth, span_bytes) = match self {
             Work::Hits => ("randread", 32, HIT_BYTES),
+            Work::HitsOverVhostUser => ("randread", 32, disks::VOLUME_BYTES),
             Work::Misses => ("randread", 4, SIZES.origin_bytes),
             Work::Writes => ("randwrite", 32, SIZES.origin_bytes),
         };
@@ -76,17 +82,28 @@ impl Work {
     /// What comes before.
     fn preparation(self) -> Option<Job> {
         match self {
-            Work::Hits => Some(Job {
-                block_bytes: FILL_BLOCK_BYTES,
-                depth: FILL_DEPTH,
-                end: End::Bytes(HIT_BYTES),
-                more: &[],
-                ..self.job(0)
-            }),
+            Work::Hits | Work::HitsOverVhostUser => Some(self.fill()),
             Work::Misses => None,
             Work::Writes => Some(self.job(FULL_SECONDS)),
         }
     }
+
+    /// Reads all that is read later, once.
+    fn fill(self) -> Job {
+        let job = self.job(0);
+        Job {
+            block_bytes: FILL_BLOCK_BYTES,
+            depth: FILL_DEPTH,
+            end: End::Bytes(job.span_bytes),
+            more: &[],
+            ..job
+        }
+    }
+}
+
+/// What the client with less gets, over what the other one gets.
+pub(super) fn less_over_more([one, other]: [f64; 2]) -> f64 {
+    one.min(other) / one.max(other)
 }
 
 /// Both clients at once.
@@ -98,10 +115,8 @@ pub(super) struct Sample {
 }
 
 impl Sample {
-    /// What the client with less gets, over what the other one gets.
     pub(super) fn less_over_more(&self) -> f64 {
-        let [one, other] = self.clients.each_ref().map(|client| client.iops);
-        one.min(other) / one.max(other)
+        less_over_more(self.clients.each_ref().map(|client| client.iops))
     }
 
     /// The 99th percentiles of latency, the higher one over the lower one.
@@ -143,22 +158,34 @@ pub(super) struct Fairness {
 
 /// All kinds of work. Clients that differ are measured once.
 pub(super) fn measure(
+    workspace: &Workspace,
     bench: Bench<'_>,
     plan: Plan,
     progress: &mut Progress,
 ) -> anyhow::Result<Fairness> {
-    let equal = equal(bench, plan, progress)?;
+    let client = Client::build(workspace)?;
+    let equal = equal(bench, &client, plan, progress)?;
     let unequal = unequal::measure(bench, 1, progress)?;
     Ok(Fairness { equal, unequal })
 }
 
-fn equal(bench: Bench<'_>, plan: Plan, progress: &mut Progress) -> anyhow::Result<Vec<Row>> {
+fn equal(
+    bench: Bench<'_>,
+    client: &Client,
+    plan: Plan,
+    progress: &mut Progress,
+) -> anyhow::Result<Vec<Row>> {
     println!("two equal clients at once");
     let mut rows = Work::ALL.map(|work| Row { work, samples: Vec::new() });
     for repetition in 0..plan.repetitions {
         for row in &mut rows {
+            interrupt::check()?;
             let name = format!("fairness/{:?}/{repetition}", row.work);
-            row.samples.push(progress.sample(&name, || sample(bench, row.work))?);
+            let sample = || match row.work {
+                Work::HitsOverVhostUser => disks::sample(bench, client),
+                work => sample(bench, work),
+            };
+            row.samples.push(progress.sample(&name, sample)?);
         }
     }
     for row in &rows {
@@ -171,9 +198,8 @@ fn equal(bench: Bench<'_>, plan: Plan, progress: &mut Progress) -> anyhow::Resul
     Ok(rows.into())
 }
 
-/// One kind of work, on a set that is made anew.
+/// One kind of work over NBD, on a set that is made anew.
 fn sample(bench: Bench<'_>, work: Work) -> anyhow::Result<Sample> {
-    interrupt::check()?;
     let program = bench.program;
     let daemon = bench.serve_cached(Origin::HardDisk, Order::Coalescing, SIZES)?;
     if work == Work::Misses {
@@ -203,11 +229,14 @@ fn fill_cache(bench: Bench<'_>, daemon: &Daemon, work: Work) -> anyhow::Result<(
     Ok(())
 }
 
-/// Bytes that were read from the cache, and all that were read.
+/// Bytes that were read from the cache, and all that were read, of all volumes.
 fn answered(program: &Program, daemon: &Daemon) -> anyhow::Result<[u64; 2]> {
     let status = program.status(daemon)?;
-    let counters = &status.volume()?.counters;
-    Ok([counters.read_hit_bytes, counters.read_hit_bytes + counters.read_miss_bytes])
+    let sum = |value: fn(&VolumeCounters) -> u64| {
+        status.volumes().map(|volume| value(&volume.counters)).sum::<u64>()
+    };
+    let hits = sum(|counters| counters.read_hit_bytes);
+    Ok([hits, hits + sum(|counters| counters.read_miss_bytes)])
 }
 
 #[cfg(test)]

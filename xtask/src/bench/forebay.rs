@@ -118,9 +118,13 @@ pub(super) struct VolumeCounters {
 }
 
 impl Status {
+    pub(super) fn volumes(&self) -> impl Iterator<Item = &Volume> {
+        self.exports.iter().map(|export| &export.volume)
+    }
+
     /// The one volume.
     pub(super) fn volume(&self) -> anyhow::Result<&Volume> {
-        Ok(&self.exports.first().context("the status names no export")?.volume)
+        self.volumes().next().context("the status names no export")
     }
 }
 
@@ -151,7 +155,7 @@ impl Program {
     /// Makes a cache set with a volume in writeback mode. A file that is not there is made and
     /// written in full; one that is there is used again.
     pub(super) fn make_set(&self, set: Set<'_>) -> anyhow::Result<()> {
-        let Set { cache, origin, bytes, order } = set;
+        let Set { cache, origin, bytes, .. } = set;
         let mut format = self.command();
         format.arg("format").arg(cache);
         if cache.exists() {
@@ -160,9 +164,15 @@ impl Program {
             format.arg("--size").arg(bytes.to_string());
         }
         interrupt::capture(&mut format)?;
+        self.attach(set, VOLUME, origin)
+    }
+
+    /// Adds a volume in writeback mode to a set that is not served.
+    pub(super) fn attach(&self, set: Set<'_>, name: &str, origin: &Path) -> anyhow::Result<()> {
+        let Set { cache, order, .. } = set;
         let mut attach = self.command();
         attach.arg("attach").arg(cache).arg(origin);
-        attach.args(["--name", VOLUME, "--cache-mode", "writeback"]);
+        attach.args(["--name", name, "--cache-mode", "writeback"]);
         attach.args(["--writeback-order", order.name()]);
         // Names no daemon, so that one that runs elsewhere is left alone.
         attach.arg("--admin").arg(cache.with_extension("no-daemon"));
@@ -178,15 +188,19 @@ impl Program {
         self.serve_with(cache, ground, &[], "forebay.log")
     }
 
-    /// The same as the disk of a virtual machine, at `disk`, and not over NBD.
+    /// The same, with volumes as disks of virtual machines, each at a socket, and not over NBD.
     pub(super) fn serve_vhost_user(
         &self,
         cache: &Path,
         ground: &Ground,
-        disk: &Path,
+        disks: &[(&str, &Path)],
     ) -> anyhow::Result<Daemon> {
-        let option = format!("{VOLUME}={}", disk.display());
-        self.serve_with(cache, ground, &["--vhost-user", &option], "forebay-disk.log")
+        let option = |(name, socket): &(&str, &Path)| {
+            ["--vhost-user".to_owned(), format!("{name}={}", socket.display())]
+        };
+        let options: Vec<String> = disks.iter().flat_map(option).collect();
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        self.serve_with(cache, ground, &options, "forebay-disk.log")
     }
 
     /// Replaces the daemon that serves it. `round` names its log.

@@ -10,6 +10,9 @@ use super::interrupt;
 use super::spread::number;
 use crate::workspace::Workspace;
 
+/// Size of a core's second-level cache, as `1024K`. The third level serves several cores.
+const CORE_CACHE: &str = "/sys/devices/system/cpu/cpu0/cache/index2/size";
+
 /// The machine and the versions of what ran.
 #[derive(Clone, Default, Debug, Serialize, Deserialize)]
 pub(super) struct Machine {
@@ -18,6 +21,9 @@ pub(super) struct Machine {
     pub(super) processor: String,
     pub(super) cores: usize,
     pub(super) memory_bytes: u64,
+    /// The largest cache that a core has to itself, where the kernel tells; else 0.
+    #[serde(default)]
+    pub(super) core_cache_bytes: u64,
     pub(super) kernel: String,
     /// Mean numbers of runnable processes over 1, 5 and 15 minutes, before the run.
     pub(super) load: String,
@@ -53,6 +59,7 @@ impl Machine {
             processor: value_in("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(0, Into::into),
             memory_bytes: kib(&value_in("/proc/meminfo", "MemTotal")) * 1024,
+            core_cache_bytes: kib(&read(CORE_CACHE).replace('K', " ")) * 1024,
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             load: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             versions: Vec::new(),

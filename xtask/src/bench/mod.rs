@@ -10,7 +10,7 @@ mod contender;
 mod document;
 mod drain;
 mod engine;
-mod experiments;
+pub(crate) mod experiments;
 mod fairness;
 mod fio;
 mod flushed;
@@ -23,6 +23,7 @@ mod machine;
 mod misses;
 mod nbd;
 mod plan;
+mod plan_report;
 mod policies;
 mod progress;
 mod recovery;
@@ -35,6 +36,7 @@ mod ssd_bytes;
 mod synced;
 mod takeover;
 mod vhost_user;
+mod warm_up;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -328,9 +330,9 @@ impl Scene<'_> {
                 }
                 Part::VhostUser => {
                     let ground = self.ground(Medium::Ram, vhost_user::ground_bytes(), report)?;
-                    let rows =
+                    let measured =
                         vhost_user::measure(self.workspace, program, &ground, plan, progress)?;
-                    report.vhost_user = Some(rows);
+                    report.vhost_user = Some(measured);
                 }
                 Part::Recovery => {
                     let ground = self.ground(Medium::Disk, recovery::ground_bytes(), report)?;
@@ -374,7 +376,7 @@ impl Scene<'_> {
             Part::Sync => (synced::SIZES.ram_bytes(), synced::disk_bytes()),
             Part::Sequential => (sequential::SIZES.ram_bytes(), sequential::SIZES.disk_bytes()),
             Part::Drain => (drain::ram_bytes(plan), drain::disk_bytes(plan)),
-            Part::Fairness => (fairness::SIZES.ram_bytes(), fairness::SIZES.disk_bytes()),
+            Part::Fairness => (fairness::disks::ram_bytes(), fairness::SIZES.disk_bytes()),
             _ => (full::SIZES.ram_bytes(), full::SIZES.disk_bytes()),
         };
         let ram = self.ground(Medium::Ram, ram_bytes, report)?;
@@ -389,7 +391,8 @@ impl Scene<'_> {
             }
             Part::Drain => report.drain = Some(drain::measure(bench, plan, progress)?),
             Part::Fairness => {
-                report.fairness = Some(fairness::measure(bench, plan, progress)?);
+                let measured = fairness::measure(self.workspace, bench, plan, progress)?;
+                report.fairness = Some(measured);
             }
             _ => report.full = Some(full::measure(bench, plan, progress)?),
         }

@@ -25,7 +25,7 @@ pub(super) struct Report {
     /// How often the run was begun or resumed.
     pub(super) session_count: u32,
     pub(super) nbd: Option<Vec<nbd::Row>>,
-    pub(super) vhost_user: Option<Vec<vhost_user::Row>>,
+    pub(super) vhost_user: Option<vhost_user::VhostUser>,
     pub(super) recovery: Option<Recovery>,
     pub(super) takeovers: Option<Takeovers>,
     pub(super) ssd_bytes: Option<Vec<ssd_bytes::Row>>,

@@ -3,12 +3,15 @@
 //! The client is the example `front_end_load` of the product, which has both sides in one program:
 //! a virtual machine in miniature, and the demo's NBD client. Its CPU time is counted apart from
 //! the daemon's. Everything is a hit, on a RAM file system, so that what differs is the way there.
-//! Within each repetition the two take turns, each with a daemon and a log of its own.
+//! Within each repetition the two take turns, each with a daemon and a log of its own. What a hop
+//! to another thread would cost is measured beside them.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+pub(super) mod client;
+pub(super) mod hand_over;
 
-use anyhow::{Context, bail};
+use std::path::Path;
+
+use anyhow::bail;
 use serde::{Deserialize, Serialize};
 
 use super::fio::{self, End, Job};
@@ -19,9 +22,8 @@ use super::plan::Plan;
 use super::progress::Progress;
 use super::spread::Spread;
 use crate::workspace::Workspace;
-use crate::{Outcome, process};
+use client::{Client, Figures};
 
-const EXAMPLE: &str = "front_end_load";
 /// Of the volume: less than `writeback_percent` (10) of the cache, so that nothing is written back.
 pub(super) const VOLUME_BYTES: u64 = 128 << 20;
 pub(super) const CACHE_BYTES: u64 = 4 << 30;
@@ -83,20 +85,6 @@ impl Work {
     }
 }
 
-/// What the example prints.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Figures {
-    requests: u64,
-    seconds: f64,
-    p50_us: f64,
-    p99_us: f64,
-    /// CPU time of the client.
-    cpu_seconds: f64,
-    /// Notifications by the client, and how often it slept until one of the server; of vhost-user.
-    kicks: u64,
-    calls: u64,
-}
-
 /// One phase.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sample {
@@ -117,24 +105,20 @@ impl Sample {
         self.figures.p99_us
     }
 
-    fn per_request(&self, value: f64) -> f64 {
-        value / self.figures.requests as f64
-    }
-
     pub(super) fn daemon_cpu_us(&self) -> f64 {
-        self.per_request(self.daemon_cpu_seconds * 1e6)
+        self.figures.per_request(self.daemon_cpu_seconds * 1e6)
     }
 
     pub(super) fn client_cpu_us(&self) -> f64 {
-        self.per_request(self.figures.cpu_seconds * 1e6)
+        self.figures.cpu_us()
     }
 
     pub(super) fn kicks(&self) -> f64 {
-        self.per_request(self.figures.kicks as f64)
+        self.figures.per_request(self.figures.kicks as f64)
     }
 
     pub(super) fn calls(&self) -> f64 {
-        self.per_request(self.figures.calls as f64)
+        self.figures.per_request(self.figures.calls as f64)
     }
 }
 
@@ -157,6 +141,13 @@ impl Row {
     }
 }
 
+/// Both ways side by side, and the hop that there is in neither.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct VhostUser {
+    pub(super) rows: Vec<Row>,
+    pub(super) hand_over: Vec<hand_over::Row>,
+}
+
 /// Bytes that the medium must have room for.
 pub(super) fn ground_bytes() -> u64 {
     CACHE_BYTES / 8 * 9 + 2 * VOLUME_BYTES
@@ -164,7 +155,8 @@ pub(super) fn ground_bytes() -> u64 {
 
 pub(super) fn seconds(plan: Plan) -> u64 {
     let daemon = DAEMON_SECONDS + Work::all().count() as u64 * plan.seconds;
-    FILE_SECONDS + Way::ALL.len() as u64 * u64::from(plan.repetitions) * daemon
+    let ways = Way::ALL.len() as u64 * u64::from(plan.repetitions) * daemon;
+    FILE_SECONDS + ways + hand_over::seconds(plan)
 }
 
 /// Builds the client, and measures all kinds of work.
@@ -174,9 +166,9 @@ pub(super) fn measure(
     ground: &Ground,
     plan: Plan,
     progress: &mut Progress,
-) -> anyhow::Result<Vec<Row>> {
+) -> anyhow::Result<VhostUser> {
     println!("vhost-user and NBD, {}: all hits", ground.medium.title());
-    let client = build_client(workspace)?;
+    let client = Client::build(workspace)?;
     let mut rows: Vec<Row> = Work::all().map(|work| Row { work, samples: Vec::new() }).collect();
     for repetition in 0..plan.repetitions {
         let name = format!("vhost-user/{repetition}");
@@ -198,25 +190,15 @@ pub(super) fn measure(
             text(row.ratio(Sample::daemon_cpu_us)),
         );
     }
-    Ok(rows)
-}
-
-fn build_client(workspace: &Workspace) -> anyhow::Result<PathBuf> {
-    let mut command = process::cargo();
-    command.args(["build", "--release", "--locked", "--package=forebay-cli"]);
-    command.arg(format!("--example={EXAMPLE}"));
-    if process::run(command.current_dir(workspace.root()))? == Outcome::Failed {
-        bail!("the client does not build");
-    }
-    let target = workspace.metadata.target_directory.as_std_path();
-    Ok(target.join("release/examples").join(EXAMPLE))
+    let hand_over = hand_over::measure(&client, plan, progress)?;
+    Ok(VhostUser { rows, hand_over })
 }
 
 /// What phases are measured with.
 struct Stage<'a> {
     program: &'a Program,
     ground: &'a Ground,
-    client: &'a Path,
+    client: &'a Client,
     plan: Plan,
 }
 
@@ -236,7 +218,8 @@ impl Stage<'_> {
         }
         daemon.server.stop()?;
         let socket = self.ground.path("disk.sock");
-        let daemon = self.program.serve_vhost_user(&cache, self.ground, &socket)?;
+        let disks = [(VOLUME, &*socket)];
+        let daemon = self.program.serve_vhost_user(&cache, self.ground, &disks)?;
         let samples = self.run_all(&daemon, way, &socket)?;
         daemon.server.stop()?;
         Ok(samples)
@@ -297,10 +280,14 @@ impl Stage<'_> {
     }
 
     fn run(&self, work: Work, way: Way, socket: &Path) -> anyhow::Result<Figures> {
-        let mut command = Command::new(self.client);
-        match way {
-            Way::VhostUser => command.arg("--vhost-user").arg(socket),
-            Way::Nbd => command.arg("--nbd").arg(socket).args(["--export", VOLUME]),
+        let (depth, seconds) = (work.depth.into(), self.plan.seconds);
+        let mut command = match way {
+            Way::VhostUser => self.client.over_vhost_user(socket, depth, seconds),
+            Way::Nbd => {
+                let mut command = self.client.command(depth, seconds);
+                command.arg("--nbd").arg(socket).args(["--export", VOLUME]);
+                command
+            }
         };
         let (kind, requests) = if work.is_read {
             ("read", u64::MAX)
@@ -308,17 +295,9 @@ impl Stage<'_> {
             let bytes = WRITTEN_BYTES_MAX / Work::write_phases() / u64::from(work.queues);
             ("write", bytes / BLOCK_BYTES)
         };
-        command.args(["--work", kind]);
-        for (option, value) in [
-            ("--depth", work.depth.into()),
-            ("--queues", work.queues.into()),
-            ("--seconds", self.plan.seconds),
-            ("--requests", requests),
-        ] {
-            command.arg(option).arg(value.to_string());
-        }
-        let text = interrupt::capture(&mut command)?;
-        serde_json::from_str(&text).context("the client prints what is not understood")
+        command.args(["--work", kind]).arg("--queues").arg(work.queues.to_string());
+        command.arg("--requests").arg(requests.to_string());
+        client::run(command)
     }
 }
 
@@ -327,9 +306,7 @@ mod tests {
     use super::*;
 
     fn sample(requests: u64, daemon_cpu_seconds: f64) -> Sample {
-        let (seconds, p50_us, p99_us, cpu_seconds) = (2.0, 1.0, 2.0, 1.0);
-        let (kicks, calls) = (requests / 2, requests / 4);
-        let figures = Figures { requests, seconds, p50_us, p99_us, cpu_seconds, kicks, calls };
+        let figures = Figures::of(requests);
         Sample { figures, daemon_cpu_seconds }
     }
 

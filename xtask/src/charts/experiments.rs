@@ -5,6 +5,7 @@ use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::bench::experiments;
 use crate::workspace::Workspace;
 
 const SIZE: (u32, u32) = (900, 420);
@@ -38,38 +39,41 @@ struct Level {
     iops: f64,
 }
 
-/// The data of the plan `zipf`.
+/// The data of the plan `zipf`, without what comes after its half hour: nothing happens any more.
 pub(super) fn zipf() -> anyhow::Result<String> {
-    data("zipf")
+    data("zipf", 1)
 }
 
 /// The data of the plan `writes`.
 pub(super) fn writes() -> anyhow::Result<String> {
-    data("writes")
+    data("writes", usize::MAX)
 }
 
-/// Runs a plan once, and keeps what a chart shows.
-fn data(plan: &str) -> anyhow::Result<String> {
+/// Runs a plan once, and keeps what a chart shows of so many of a target's phases. What
+/// `cargo xtask bench experiments` of the same build has measured is not measured again.
+fn data(plan: &str, phases_max: usize) -> anyhow::Result<String> {
     let workspace = Workspace::load()?;
     let forebay = workspace.build_forebay()?;
-    let out = tempfile::tempdir().context("cannot make a folder")?;
+    let out = experiments::folder(&workspace, plan);
     let mut run = std::process::Command::new(forebay);
-    run.args(["bench", "run", plan, "--repetitions", "1", "--json", "--out"]).arg(out.path());
+    run.args(["bench", "run", plan, "--repetitions", "1", "--replace", "--json", "--out"]).arg(out);
     let summary: Value = serde_json::from_str(&super::output(&mut run)?).context("no summary")?;
     let command = format!("forebay bench run {plan} --repetitions 1");
-    Ok(serde_json::to_string(&of_summary(&summary, command)?)? + "\n")
+    Ok(serde_json::to_string(&of_summary(&summary, command, phases_max)?)? + "\n")
 }
 
 /// What a chart shows of what `bench run --json` prints. Targets that take samples of a cache are
 /// caches.
-fn of_summary(summary: &Value, command: String) -> anyhow::Result<Experiment> {
+fn of_summary(summary: &Value, command: String, phases_max: usize) -> anyhow::Result<Experiment> {
     let list = |value: &Value, key: &str| -> anyhow::Result<Vec<Value>> {
         value[key].as_array().cloned().with_context(|| format!("no list {key}"))
     };
     let title = |value: &Value| value["title"].as_str().unwrap_or_default().to_owned();
-    let (mut caches, mut devices) = (Vec::new(), Vec::new());
+    let (mut caches, mut devices, mut shown) = (Vec::new(), Vec::new(), vec![Value::Null]);
     for target in list(summary, "targets")? {
-        let phases = list(&target, "phases")?;
+        let mut phases = list(&target, "phases")?;
+        phases.truncate(phases_max);
+        shown.extend(phases.iter().map(|phase| phase["name"].clone()));
         let is_cache = phases.iter().any(|phase| !phase["cache_written_bytes"].is_null());
         if is_cache {
             let mut requests = Vec::new();
@@ -86,7 +90,9 @@ fn of_summary(summary: &Value, command: String) -> anyhow::Result<Experiment> {
     let level = |entry: &Value| Some(Level { title: title(entry), iops: entry["iops"].as_f64()? });
     // Those of bare devices are what the models are fitted to.
     let is_cache = |level: &Level| !level.title.contains("alone");
-    let published = list(summary, "published")?.iter().filter_map(level).filter(is_cache).collect();
+    let is_shown = |entry: &&Value| shown.contains(&entry["phase"]);
+    let published = list(summary, "published")?;
+    let published = published.iter().filter(is_shown).filter_map(level).filter(is_cache).collect();
     Ok(Experiment { command, caches, devices, published })
 }
 
@@ -180,12 +186,14 @@ mod tests {
                 {"title": "disk", "phases": [
                     {"iops": {"median": 99.6}, "cache_written_bytes": null, "samples": []}]},
                 {"title": "cache", "phases": [
-                    {"cache_written_bytes": {"median": 1.0}, "samples": [{"requests": 7}]},
-                    {"cache_written_bytes": null, "samples": [{"requests": 8}]}]}],
+                    {"name": "a", "cache_written_bytes": {"median": 1.0},
+                        "samples": [{"requests": 7}]},
+                    {"name": "b", "cache_written_bytes": null, "samples": [{"requests": 8}]},
+                    {"name": "c", "cache_written_bytes": null, "samples": [{"requests": 9}]}]}],
             "published": [
                 {"title": "SSD alone", "iops": 5.0}, {"title": "other", "iops": 6.0},
-                {"title": "time", "iops": null}]});
-        let experiment = of_summary(&summary, "a command".to_owned()).expect("a summary");
+                {"title": "later", "iops": 7.0, "phase": "c"}, {"title": "time", "iops": null}]});
+        let experiment = of_summary(&summary, "a command".to_owned(), 2).expect("a summary");
         let data = serde_json::to_string(&experiment).expect("JSON");
         assert_eq!(
             data,
@@ -197,7 +205,7 @@ mod tests {
         for word in ["cache", "disk", "published: other, 6"] {
             assert!(text.contains(word), "{word}");
         }
-        assert!(of_summary(&Value::Null, String::new()).is_err());
+        assert!(of_summary(&Value::Null, String::new(), 1).is_err());
         assert!(draw_writes("{}").is_err());
     }
 }

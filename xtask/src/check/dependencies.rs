@@ -21,7 +21,14 @@ const RULES: &[Rule] = &[
     Rule {
         member: "forebay-engine",
         members: &[],
-        others: Some(&["crc-fast", "hashbrown", "rustc-hash", "thiserror", "zerocopy"]),
+        others: Some(&[
+            "crc-fast",
+            "hashbrown",
+            "rustc-hash",
+            "safe_arch",
+            "thiserror",
+            "zerocopy",
+        ]),
     },
     Rule { member: "forebay-nbd", members: &[], others: Some(&["thiserror", "zerocopy"]) },
     Rule { member: "forebay-device-model", members: &[], others: Some(&[]) },

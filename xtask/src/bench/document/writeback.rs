@@ -58,12 +58,15 @@ fn fairness_tables(fairness: &fairness::Fairness) -> String {
         "\
 ### Two clients at once
 
-Two clients do the same on one volume, each over a connection of its own, with random blocks of
-4 KiB of the emulated hard disk for {} s: what the one with less gets over what the other one gets.
-The cache has {} MiB, and is full of dirty data before writes are measured. Misses are measured for
-{} s: whose of several requests a disk takes next is as good as chance, and what chance leaves
-between two clients shrinks with the number of requests, see
-[testing.md](testing.md#shares-of-two-clients).
+Two clients do the same on one volume, each over a connection of its own, over NBD if nothing else
+is said, with random blocks of 4 KiB of the emulated hard disk for {} s: what the one with less gets
+over what the other one gets. The cache has {} MiB, and is full of dirty data before writes are
+measured. Misses are measured for {} s: whose of several requests a disk takes next is as good as
+chance, and what chance leaves between two clients shrinks with the number of requests, see
+[testing.md](testing.md#shares-of-two-clients). Over vhost-user each client
+(`crates/cli/examples/front_end_load`) has a volume of its own, {} MiB of one set that lies on the
+RAM file system as a whole, since a volume has one writable front end. What over ublk becomes of two
+clients is in [guest-figures.md](guest-figures.md).
 
 {}\
 Two clients that differ, measured once: what each gets beside the other one, and that over what it
@@ -73,6 +76,7 @@ gets alone. A request is taken when it comes, so shares follow demand.
         fairness::SECONDS,
         fairness::SIZES.cache_bytes >> 20,
         fairness::MISS_SECONDS,
+        fairness::disks::VOLUME_BYTES >> 20,
         table(&header, lines),
         unequal_table(&fairness.unequal),
     )

@@ -24,7 +24,7 @@ pub(super) fn judge(figures: &Figures) -> Vec<Bound> {
         bounds.extend(sampling::bounds(figures));
     }
     if figures.has(Part::Index) {
-        bounds.extend(figures.sizes.iter().flat_map(|size| size_bounds(size, &figures.sizes)));
+        bounds.extend(figures.sizes.iter().flat_map(|size| size_bounds(size, figures)));
     }
     bounds
 }
@@ -88,9 +88,11 @@ fn point_bounds(points: &[Point]) -> Vec<Bound> {
     ]
 }
 
-fn size_bounds(size: &Size, sizes: &[Size]) -> Vec<Bound> {
+fn size_bounds(size: &Size, figures: &Figures) -> Vec<Bound> {
     // Of the smallest index nothing is known: it is what the others are compared with.
-    let Some(misses) = size.estimated_misses(sizes) else { return Vec::new() };
+    let Some(steps) = size.waiting_steps(&figures.sizes) else { return Vec::new() };
+    let misses = size.dependent_misses(figures.machine.core_cache_bytes);
+    let misses = misses.map(|misses| misses as f64);
     let title = |what: &str| {
         let millions = size.extents as f64 / 1e6;
         format!("{millions:.0} M extents of {} KiB: {what}", size.extent_blocks * 4)
@@ -109,10 +111,16 @@ fn size_bounds(size: &Size, sizes: &[Size]) -> Vec<Bound> {
             Spread::of([size.memory_gib_per_tib()]),
         ),
         Bound::new(
-            title("dependent cache misses of a hit (estimated)"),
+            title("dependent cache misses of a hit, at most"),
             Limit::AtMost(3.0),
             "",
-            Spread::of([misses]),
+            Spread::of(misses),
+        ),
+        Bound::new(
+            title("the time that a hit waits for memory, in steps of the chase"),
+            Limit::AtMost(3.0),
+            "",
+            Spread::of([steps]),
         ),
     ]
 }

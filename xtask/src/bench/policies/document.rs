@@ -1,5 +1,6 @@
 //! The document: tables, and how to read them. All of it is generated.
 
+use super::published::OTHERS;
 use super::{Figures, Part, Point, Shift, Size, Skip, log, sampling};
 use crate::bench::document::{cell, table, verdicts};
 use crate::bench::spread::{Spread, number};
@@ -16,7 +17,10 @@ pub(super) fn text(figures: &Figures) -> String {
         + &part(Part::Log, &|| log::text(&figures.on_log))
         + &part(Part::Shift, &|| shift_table(&figures.shifts))
         + &part(Part::Sampling, &|| sampling::text(figures))
-        + &part(Part::Index, &|| speed_table(&figures.sizes) + &memory_table(&figures.sizes))
+        + &part(Part::Index, &|| {
+            let core_cache_bytes = figures.machine.core_cache_bytes;
+            speed_table(&figures.sizes, core_cache_bytes) + &memory_table(&figures.sizes)
+        })
 }
 
 fn preamble(figures: &Figures) -> String {
@@ -114,6 +118,25 @@ published figures are those of libCacheSim 0.3.5 with its default parameters, fo
 "
     .to_owned()
         + &table(&header, rows)
+        + &published_others(points)
+}
+
+/// What other policies came to elsewhere.
+fn published_others(points: &[Point]) -> String {
+    let names = OTHERS.iter().copied();
+    let header: Vec<&str> =
+        ["trace, blocks", "cache, blocks", "clock2q, here"].into_iter().chain(names).collect();
+    let rows = points.iter().filter_map(|point| {
+        let published = point.published()?;
+        let theirs = published.others.map(ratio).to_vec();
+        Some([place(point).to_vec(), vec![ratio(point.clock2q)], theirs].concat())
+    });
+    "\
+Other policies in the same caches, as published:
+
+"
+    .to_owned()
+        + &table(&header, rows)
 }
 
 fn other_table(figures: &Figures) -> String {
@@ -205,23 +228,28 @@ fn index(size: &Size) -> [String; 2] {
     [format!("{} KiB", size.extent_blocks * 4), number(size.extents as f64, 0)]
 }
 
-fn speed_table(sizes: &[Size]) -> String {
+fn speed_table(sizes: &[Size], core_cache_bytes: u64) -> String {
     let header = [
         "extents",
         "in the index",
         "ns of CPU per hit",
         "hits a second",
         "ns per step of the chase",
-        "estimated misses",
+        "dependent misses",
+        "waits, steps",
     ];
     let rows = sizes.iter().map(|size| {
         let rate = Spread::of(size.hit_ns.iter().map(|nanoseconds| 1e9 / nanoseconds));
-        let misses = size.estimated_misses(sizes);
-        let misses = misses.map_or_else(|| "–".to_owned(), |misses| number(misses, 1));
-        let figures = [cell(size.hit(), 0), cell(rate, 0), cell(size.chase(), 0), misses];
+        let single = |value: Option<f64>, decimals| {
+            value.map_or_else(|| "–".to_owned(), |value| number(value, decimals))
+        };
+        let misses = size.dependent_misses(core_cache_bytes).map(|misses| misses as f64);
+        let (misses, steps) = (single(misses, 0), single(size.waiting_steps(sizes), 1));
+        let figures = [cell(size.hit(), 0), cell(rate, 0), cell(size.chase(), 0), misses, steps];
         [index(size).to_vec(), figures.to_vec()].concat()
     });
-    "\
+    format!(
+        "\
 ## Hits of the engine
 
 The engine alone (`crates/engine/benches/hit`): random reads of 4 KiB that hit, one at a time, with
@@ -231,13 +259,16 @@ clock2q. Beside it a pointer chase: a chain of cache lines in random order, thro
 memory as index, checksums and bits take. The memory of both has huge pages, as the daemon's has
 (`GLIBC_TUNABLES=glibc.malloc.hugetlb=1`).
 
-How many cache misses a hit waits for is estimated, since a machine need not let programs count
-them: what the hit takes beyond one in the smallest index, in steps of the chase. Misses that
-overlap count less than one, those that also wait for page tables do in the chase as well.
+Dependent cache misses are counted from the sizes of what a hit needs one after another: a node of
+each level of the index, and then the checksum and the policy's bits, both at one time. Each place
+that is larger than a core's own cache ({} KiB) counts as a miss, though the cache that cores share
+has some of it. How long a hit waits for them is what it takes beyond one in the smallest index, in
+steps of the chase. That may be more than a step a miss: a node has several lines, of which the
+slowest counts, and the page tables of a virtual machine are in memory, too.
 
-"
-    .to_owned()
-        + &table(&header, rows)
+",
+        core_cache_bytes / 1024
+    ) + &table(&header, rows)
 }
 
 fn memory_table(sizes: &[Size]) -> String {
@@ -268,10 +299,11 @@ fn memory_table(sizes: &[Size]) -> String {
 ## Memory
 
 Bytes an extent by the engine's own count, beyond what an empty cache takes, bytes a cached block,
-and all of it for 1 TiB of cached blocks. Headers in the log have a checksum, too, which is why
-there is a little more than one a block; the bound above counts what they take with the index. The
-ghost is that of clock2q when it remembers as much as it can of such extents: 64 KiB are one entry.
-Before the cache demotes anything it has a sixteenth of what single blocks take.
+and all of it for 1 TiB of cached blocks. A block has five bits: live and dirty, and, in an empty
+cache already, fetched ahead and two of clock2q. Headers in the log have a checksum, too, which is
+why there is a little more than one a block; the bound above counts what they take with the index.
+The ghost is that of clock2q when it remembers as much as it can of such extents: 64 KiB are one
+entry. Before the cache demotes anything it has a sixteenth of what single blocks take.
 
 "
     .to_owned()

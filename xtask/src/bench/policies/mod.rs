@@ -165,6 +165,8 @@ struct Size {
     /// CPU time of a hit, each time it was measured.
     hit_ns: Vec<f64>,
     index_bytes: u64,
+    /// Of the index, each level's, the root's first.
+    level_bytes: Vec<u64>,
     checksum_bytes: u64,
     bits_bytes: u64,
     ghost_bytes: u64,
@@ -203,9 +205,20 @@ impl Size {
         bytes as f64 / cached_bytes as f64 * 1024.0
     }
 
-    /// Dependent cache misses of a hit, as the pointer chase has them: what a hit takes beyond one
-    /// in an index that the processor's caches hold, in steps of the chase.
-    fn estimated_misses(&self, sizes: &[Size]) -> Option<f64> {
+    /// Dependent cache misses of a hit at most: the places that it needs one after another and
+    /// that are larger than a core's own cache. Those are the levels of the index, and what it
+    /// needs behind them at one time, the checksum and the bits of the policy. `None` if the size
+    /// of that cache is not known, which is 0 then.
+    fn dependent_misses(&self, core_cache_bytes: u64) -> Option<usize> {
+        let behind = self.checksum_bytes.max(self.bits_bytes);
+        let places = self.level_bytes.iter().copied().chain([behind]);
+        let count = places.filter(|bytes| *bytes > core_cache_bytes).count();
+        (core_cache_bytes > 0).then_some(count)
+    }
+
+    /// How long a hit waits for memory, in steps of the pointer chase: what it takes beyond one in
+    /// an index that the processor's caches hold.
+    fn waiting_steps(&self, sizes: &[Size]) -> Option<f64> {
         let alike = sizes.iter().filter(|size| size.extent_blocks == self.extent_blocks);
         let smallest = alike.min_by_key(|size| size.extents)?;
         let beyond = self.hit()?.median - smallest.hit()?.median;
@@ -399,6 +412,7 @@ mod tests {
             extent_blocks: 1,
             hit_ns: vec![hit_ns],
             index_bytes: 18 * extents,
+            level_bytes: vec![64, extents / 4, 17 * extents],
             checksum_bytes: 4 * extents,
             bits_bytes: extents / 4,
             ghost_bytes: extents,
@@ -458,9 +472,19 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_what_a_hit_takes_beyond_one_in_a_small_index() {
+    fn what_is_larger_than_a_cores_cache_is_missed() {
+        let size = size(1 << 20, 700.0, 100.0);
+        // Leaves, and checksums with bits; with a smaller cache also the level above the leaves.
+        assert_eq!(size.dependent_misses(1 << 20), Some(2));
+        assert_eq!(size.dependent_misses(1 << 17), Some(3));
+        assert_eq!(size.dependent_misses(1 << 30), Some(0));
+        assert_eq!(size.dependent_misses(0), None);
+    }
+
+    #[test]
+    fn waits_are_what_a_hit_takes_beyond_one_in_a_small_index() {
         let sizes = [size(1 << 14, 300.0, 4.0), size(1 << 20, 700.0, 100.0)];
-        assert_eq!(sizes[1].estimated_misses(&sizes), Some(4.0));
-        assert_eq!(sizes[0].estimated_misses(&sizes), None);
+        assert_eq!(sizes[1].waiting_steps(&sizes), Some(4.0));
+        assert_eq!(sizes[0].waiting_steps(&sizes), None);
     }
 }
