@@ -145,7 +145,7 @@ impl Engine {
             block,
             record: None,
             sequence_max: of_segment.last_sequence,
-            age_ms_max: milliseconds(now, of_segment.opened_at),
+            age_ms_max: milliseconds(now, of_segment.oldest_at),
             is_recovered: of_segment.is_found,
         });
         explanation.is_kept = if explanation.is_dirty || kind == CopyKind::Data && is_pinned {

@@ -16,7 +16,7 @@ pub enum BypassReason {
     Mode,
     /// The log has no room for promotions now.
     NoRoom,
-    /// The memory bound is reached.
+    /// The memory bound is reached, or a prefetch found no buffer.
     Memory,
     /// A write to the block came while the origin was read.
     Overwritten,

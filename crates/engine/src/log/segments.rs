@@ -81,7 +81,10 @@ pub(crate) struct Segment {
     pub(crate) held_whole_as_of: u64,
     /// The lap of reclaim in which it went to the end of the queue as it was.
     pub(crate) passed_in_lap: u64,
+    /// Nothing dirty in it is older.
     pub(crate) opened_at: Time,
+    /// Nothing in it is older, and clean copies that were moved here are as old as they were.
+    pub(crate) oldest_at: Time,
     /// What is in it may be older than that: it was found at the start.
     pub(crate) is_found: bool,
     /// A durable checkpoint no longer counts on it.
@@ -156,6 +159,7 @@ impl SegmentTable {
                 held_whole_as_of: 0,
                 passed_in_lap: 0,
                 opened_at: Time(0),
+                oldest_at: Time(0),
                 is_found: false,
                 is_reusable: false,
             })
@@ -251,6 +255,7 @@ impl SegmentTable {
         segment.held_whole_as_of = 0;
         segment.passed_in_lap = 0;
         segment.opened_at = now;
+        segment.oldest_at = now;
         segment.is_found = false;
         segment.bits = Arc::new(Bits::new(blocks));
         Some(id)
@@ -284,18 +289,28 @@ impl SegmentTable {
         segment.state = SegmentState::Closed;
         segment.generation = generation;
         segment.opened_at = now;
+        segment.oldest_at = now;
         segment.is_found = true;
         segment.bits = Arc::new(Bits::new(blocks));
         self.read_states[id as usize].crcs = no_checksums(blocks);
     }
 
-    /// What was at `from` is at `to` now: its segment counts as opened no later.
+    /// What was at `from` is at `to` now, and no younger for having been moved.
     pub(crate) fn keep_age(&mut self, from: CacheBlock, to: CacheBlock) {
-        let Segment { opened_at, is_found, .. } = *self.get(self.locate(from).0);
+        let Segment { oldest_at, is_found, .. } = *self.get(self.locate(from).0);
+        let target = self.locate(to).0;
+        let segment = self.get_mut(target);
+        segment.oldest_at = segment.oldest_at.min(oldest_at);
+        segment.is_found |= is_found;
+    }
+
+    /// The same of something dirty.
+    pub(crate) fn keep_dirty_age(&mut self, from: CacheBlock, to: CacheBlock) {
+        self.keep_age(from, to);
+        let opened_at = self.get(self.locate(from).0).opened_at;
         let target = self.locate(to).0;
         let segment = self.get_mut(target);
         segment.opened_at = segment.opened_at.min(opened_at);
-        segment.is_found |= is_found;
     }
 
     /// At recovery: makes the list of free segments what the table says.

@@ -174,20 +174,18 @@ impl Engine {
         self.units[key].waits = waits;
         if unit.route == Route::Around {
             self.note_around_begins(unit.slot, unit.start, unit.block_count);
-            if self.effective_mode(unit.slot) != CacheMode::Passthrough {
-                let refused = unit.admission.and_then(Result::err);
-                let reason = if let Some(reason) = refused {
-                    reason
-                } else if self.volume(unit.slot).mode == CacheMode::Writearound {
-                    BypassReason::Mode
-                } else if self.is_degraded() {
-                    BypassReason::CacheDegraded
-                } else {
-                    BypassReason::LogFull
-                };
-                let blocks = (unit.start, unit.block_count);
-                self.note_outcome(unit.operation, blocks, Outcome::Bypassed(reason));
-            }
+            let mode = self.effective_mode(unit.slot);
+            let reason = if let Some(reason) = unit.admission.and_then(Result::err) {
+                reason
+            } else if matches!(mode, CacheMode::Writearound | CacheMode::Passthrough) {
+                BypassReason::Mode
+            } else if self.is_degraded() {
+                BypassReason::CacheDegraded
+            } else {
+                BypassReason::LogFull
+            };
+            let blocks = (unit.start, unit.block_count);
+            self.note_outcome(unit.operation, blocks, Outcome::Bypassed(reason));
         }
         self.submit_unit_to_origin(key, payload);
     }

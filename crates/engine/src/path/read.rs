@@ -305,35 +305,35 @@ impl Engine {
     }
 
     /// Prefetch: brings what is missing into the cache, in buffers of the engine; what finds no
-    /// buffer or no room is left out, since nothing depends on it.
+    /// buffer or no room is left out, since nothing depends on it, and counted.
     pub(crate) fn start_prefetch(&mut self, key: Key, payload: &mut dyn Payload) {
         let operation = self.operations[key];
         assert_eq!(operation.request.kind, RequestKind::Prefetch);
         let slot = operation.request.volume;
-        if !self.volume(slot).promotes() || self.is_degraded() {
-            return;
-        }
+        let mut refusal = self.refusal_of_prefetch(slot);
         let (start, block_count) = operation.blocks();
         let mut pieces = alloc::vec::Vec::new();
         self.winners(slot, start, start + block_count, &mut pieces);
         pieces.sort_unstable_by_key(|piece| piece.start);
         let mut at = start;
         let end = start + block_count;
-        let is_at_share_max = self.is_at_share_max(slot);
         let gaps = pieces.iter().map(|piece| (piece.start, piece.end())).chain([(end, end)]);
         for (from, to) in gaps {
             while at < from {
                 let limit = from.min(at + u64::from(EXTENT_BLOCKS_MAX));
                 let (limit, is_pinned) = self.superblock.pins(slot).run(at, limit);
                 let count = limit - at;
-                if is_at_share_max && !is_pinned {
-                    let outcome = Outcome::Bypassed(BypassReason::ShareMax);
-                    self.note_outcome(key, (at, count), outcome);
+                let is_wanted = is_pinned && refusal == Some(BypassReason::ShareMax);
+                if let Some(reason) = refusal.filter(|_| !is_wanted) {
+                    self.note_outcome(key, (at, count), Outcome::Bypassed(reason));
                     at = limit;
                     continue;
                 }
                 let bytes = count as usize * BLOCK_BYTES;
-                let Some(buffer) = payload.allocate_spare(bytes) else { return };
+                let Some(buffer) = payload.allocate_spare(bytes) else {
+                    refusal = Some(BypassReason::Memory);
+                    continue;
+                };
                 let length = u32::try_from(bytes).expect("1 MiB");
                 let range = BufferRange { buffer, offset: 0, length };
                 let span = Span { start: at, block_count: count, target: range };
@@ -342,6 +342,18 @@ impl Engine {
                 at += count;
             }
             at = at.max(to);
+        }
+    }
+
+    /// Why nothing is prefetched but what is pinned, or with [`BypassReason::Mode`] and
+    /// [`BypassReason::CacheDegraded`] nothing at all.
+    fn refusal_of_prefetch(&self, slot: VolumeSlot) -> Option<BypassReason> {
+        if !self.volume(slot).promotes() {
+            Some(BypassReason::Mode)
+        } else if self.is_degraded() {
+            Some(BypassReason::CacheDegraded)
+        } else {
+            self.is_at_share_max(slot).then_some(BypassReason::ShareMax)
         }
     }
 }

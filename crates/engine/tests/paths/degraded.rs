@@ -52,7 +52,7 @@ fn nothing_more_is_promoted_and_that_is_counted() {
     let prefetch = world.prefetch(0, 200, 4);
     world.finish(&[prefetch]);
     assert_eq!(world.counters(0).promoted_blocks, before);
-    assert_eq!(world.bypassed(0, BypassReason::CacheDegraded), rejected + 1);
+    assert_eq!(world.bypassed(0, BypassReason::CacheDegraded), rejected + 1 + 4);
     let hits = world.counters(0).read_hits;
     assert_eq!(world.read_now(0, 1), Ok(Content::Tag(1)));
     assert_eq!(world.counters(0).read_hits, hits + 1, "what is there is still served");

@@ -156,20 +156,52 @@ fn what_is_not_there_is_not_explained() {
 
 #[test]
 fn a_clean_stop_remembers_what_was_used_and_a_crash_what_was_cached() {
+    for policy in [PolicyKind::Clock2q, PolicyKind::Lru] {
+        let mut setup = Setup::of(&[CacheMode::Writeback]);
+        setup.policy = policy;
+        let mut world = setup.start();
+        world.read_now(0, 0).expect("readable");
+        world.read_now(0, 1).expect("readable");
+        // For clock2q a use says nothing until some others have come.
+        for block in (100..400).step_by(20) {
+            let others = world.read(0, block, 20);
+            world.finish(&[others]);
+        }
+        world.read_now(0, 1).expect("readable");
+        let kept = |world: &mut World| [0, 1].map(|block| explain(world, block).is_kept);
+        assert_eq!(kept(&mut world), [Some(false), Some(true)], "{policy:?}");
+        assert_eq!(world.command_now(Command::Stop), Ok(None));
+        world.restart().expect("nothing is damaged");
+        assert_eq!(kept(&mut world), [Some(false), Some(true)], "{policy:?}");
+        world.kill(|_| Keep::All);
+        world.restart().expect("nothing is damaged");
+        let expected = [Some(false), Some(false)];
+        assert_eq!(kept(&mut world), expected, "both are cached still, {policy:?}");
+    }
+}
+
+#[test]
+fn a_copy_is_no_younger_for_having_been_moved() {
     let mut setup = Setup::of(&[CacheMode::Writeback]);
     setup.policy = PolicyKind::Lru;
+    setup.origin_bytes = 8192 * 4096;
     let mut world = setup.start();
     world.read_now(0, 0).expect("readable");
-    world.read_now(0, 1).expect("readable");
-    world.read_now(0, 1).expect("readable");
-    let kept = |world: &mut World| [0, 1].map(|block| explain(world, block).is_kept);
-    assert_eq!(kept(&mut world), [Some(false), Some(true)]);
-    assert_eq!(world.command_now(Command::Stop), Ok(None));
-    world.restart().expect("nothing is damaged");
-    assert_eq!(kept(&mut world), [Some(false), Some(true)]);
-    world.kill(|_| Keep::All);
-    world.restart().expect("nothing is damaged");
-    assert_eq!(kept(&mut world), [Some(false), Some(false)], "both are cached still");
+    world.read_now(0, 0).expect("readable");
+    world.now += 3_000_000_000;
+    let segment = |world: &mut World| explain(world, 0).place.expect("cached").segment;
+    let first = segment(&mut world);
+    for block in (32..8192).step_by(32) {
+        let read = world.read(0, block, 32);
+        world.finish(&[read]);
+        world.settle();
+        if segment(&mut world) != first {
+            break;
+        }
+    }
+    assert_ne!(segment(&mut world), first);
+    let found = explain(&mut world, 0);
+    assert!(found.place.expect("cached").age_ms_max >= 3_000 && !found.is_dirty, "{found:?}");
 }
 
 #[test]

@@ -48,6 +48,22 @@ fn each_mode_promotes_or_counts_why_not() {
     }
 }
 
+#[test]
+fn what_is_written_or_prefetched_past_the_cache_is_counted_in_each_mode() {
+    for mode in ALL {
+        let mut world = of(mode);
+        world.write_now(0, 0, 4, 1);
+        let is_around = matches!(mode, CacheMode::Writearound | CacheMode::Passthrough);
+        let around = if is_around { 4 } else { 0 };
+        assert_eq!(world.bypassed(0, BypassReason::Mode), around, "{mode:?}");
+        let prefetch = world.prefetch(0, 100, 3);
+        world.finish(&[prefetch]);
+        let promotes = !matches!(mode, CacheMode::Writeonly | CacheMode::Passthrough);
+        let left_out = if promotes { 0 } else { 3 };
+        assert_eq!(world.bypassed(0, BypassReason::Mode), around + left_out, "{mode:?}");
+    }
+}
+
 /// Writes, reads and zeroes in one mode; switches; checks; the same in the other; kills; checks.
 fn switch_and_compare(from: CacheMode, to: CacheMode) {
     let mut world = of(from);

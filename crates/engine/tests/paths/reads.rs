@@ -175,6 +175,17 @@ fn a_prefetch_brings_in_what_is_missing_and_delivers_nothing() {
 }
 
 #[test]
+fn a_prefetch_without_memory_of_the_host_is_left_out_and_counted() {
+    let mut world = writeback();
+    world.write_now(0, 4, 1, 1);
+    world.buffers.refuses = true;
+    let prefetch = world.prefetch(0, 0, 8);
+    world.finish(&[prefetch]);
+    assert_eq!(world.counters(0).promoted_blocks, 0);
+    assert_eq!(world.bypassed(0, BypassReason::Memory), 7);
+}
+
+#[test]
 fn a_read_without_memory_of_the_host_goes_on_later() {
     let mut world = writeback();
     world.write_now(0, 0, 1, 1);

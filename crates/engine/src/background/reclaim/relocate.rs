@@ -172,7 +172,8 @@ impl Engine {
         let (_, to) =
             self.append_data(Stream::Relocate, new, source, Checksums::Keep(from), payload);
         if is_dirty {
-            // It is no younger for having been moved.
+            self.log.segments.keep_dirty_age(from, to);
+        } else {
             self.log.segments.keep_age(from, to);
         }
     }
