@@ -193,6 +193,8 @@ impl World<'_> {
         let Takeover::Reading(mut predecessor) = std::mem::take(&mut self.life.takeover) else {
             unreachable!("the caller has looked")
         };
+        // The successor knows what the medium says, as after a death.
+        self.judge_medium()?;
         self.say("the predecessor is given up");
         self.stats.takeovers += 1;
         let mut requests = predecessor.engine.take_held_back();
