@@ -232,6 +232,16 @@ const SEEDS: &[(u64, &str)] = &[
         "what a write had landed that failed for a predecessor was cached by its successor, and \
          was never durable, though that had flushed the origin before",
     ),
+    (
+        5_964,
+        "a checkpoint went astray over a record just before a takeover, and what the successor \
+         could not know of was not forgiven",
+    ),
+    (
+        700_019_621,
+        "what a write had landed that failed while the cache device was gone was cached when that \
+         was back, and was never durable",
+    ),
 ];
 
 #[test]

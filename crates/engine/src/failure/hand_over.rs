@@ -27,7 +27,7 @@ use crate::options::{CacheFacts, OriginOpening};
 use crate::payload::Payload;
 use crate::request::Request;
 use crate::units::{OriginBlock, Time, Version, VolumeId, VolumeSlot};
-use crate::volume::Service;
+use crate::volume::{Service, Volume};
 
 /// By how much a recovery raises the recovery epoch at most: one more if a checkpoint was lost.
 const EPOCHS_OF_ATTEMPT: u64 = 2;
@@ -53,6 +53,9 @@ struct InheritedVolume {
     slot: VolumeSlot,
     id: VolumeId,
     has_lost_writes: bool,
+    had_write_errors: bool,
+    /// What failed writes left uncertain on the origin, which stays open: see [`Volume::unsure`].
+    unsure: Vec<(u64, u64)>,
     /// Answered, perhaps, and not durable when the device went: start, count, version.
     unflushed: Vec<(u64, u64, Version)>,
 }
@@ -189,6 +192,8 @@ impl Engine {
                 slot,
                 id: volume.id,
                 has_lost_writes: volume.has_lost_writes,
+                had_write_errors: volume.had_write_errors,
+                unsure: volume.unsure.clone(),
                 unflushed: own.map(|e| (e.start, e.block_count, e.version)).collect(),
             });
         }
@@ -255,18 +260,24 @@ impl Engine {
         self.inheritance = Some(inheritance);
     }
 
-    fn inherited_volume(&self, inherited: &InheritedVolume) -> Option<&crate::volume::Volume> {
+    fn inherited_volume(&self, inherited: &InheritedVolume) -> Option<&Volume> {
         let volume = self.find_volume(inherited.slot)?;
         (volume.id == inherited.id).then_some(volume)
     }
 
     /// Recovery is done: what is missing becomes poison (rule 12), so that nobody reads what was
-    /// there before, and no flush of the volume hides that it is lost.
+    /// there before, and no flush of the volume hides that it is lost. Nothing was promoted yet, and
+    /// what the origin has of a failed write must not be.
     pub(crate) fn poison_missing(&mut self) {
         let Some(inheritance) = self.inheritance.take() else { return };
         for inherited in &inheritance.volumes {
             if self.inherited_volume(inherited).is_some() {
-                self.volume_mut(inherited.slot).has_lost_writes |= inherited.has_lost_writes;
+                let volume = self.volume_mut(inherited.slot);
+                volume.has_lost_writes |= inherited.has_lost_writes;
+                volume.had_write_errors |= inherited.had_write_errors;
+                for (start, block_count) in &inherited.unsure {
+                    volume.note_unsure(*start, *block_count);
+                }
             }
         }
         for of_volume in inheritance.missing.chunk_by(|a, b| a.0 == b.0) {

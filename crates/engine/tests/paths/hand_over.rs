@@ -6,6 +6,7 @@ use forebay_engine::event::{Command, CommandError, DirtyFate, Event, SavedMark};
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::request::RequestError;
+use forebay_engine::status::BypassReason;
 use forebay_engine::units::{OriginBlock, VolumeSlot};
 
 use crate::harness::{Content, Keep, ORIGINAL, Setup, World, cache, origin};
@@ -93,6 +94,21 @@ fn a_volume_that_went_on_without_its_cache_is_served_with_it_again() {
     let mark = world.mark();
     assert_eq!(world.read_now(1, 9), Ok(Content::Tag(7)));
     assert_eq!(world.origin_ios_since(mark), 0, "it is cached again");
+}
+
+#[test]
+fn what_a_failed_write_left_on_the_origin_is_not_promoted_by_the_successor_either() {
+    let (mut world, _) = lost(&[CacheMode::Writeback, CacheMode::Writethrough]);
+    world.save_mark(1, SavedMark::ServedWithoutCache);
+    let write = world.write(1, 9, 1, 7);
+    let to_origin = world.the(origin::write(1));
+    world.fail(to_origin, IoError::Media, Keep::All);
+    world.settle();
+    assert_eq!(world.result(write), Some(Err(RequestError::Io)));
+    world.come_back(Keep::All, &[HostMark::None, HostMark::ServedWithoutCache]);
+    assert_eq!(world.read_now(1, 9), Ok(Content::Tag(7)), "it landed, and may not stay");
+    assert_eq!(world.counters(1).promoted_blocks, 0);
+    assert_eq!(world.bypassed(1, BypassReason::OriginNotFlushed), 1);
 }
 
 #[test]
