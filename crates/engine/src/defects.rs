@@ -159,6 +159,8 @@ defects! {
         "recovery takes records with bad payload";
     EntryLostAtRecovery, "rule 8",
         "recovery overlooks the first entry of a record that has several";
+    CleanLostAtRecovery, "rule 8",
+        "recovery overlooks clean data behind the checkpoint";
     OriginNotFlushedAtRecovery, "rule 8",
         "recovery does not flush the origins";
     ServedBeforeCheckpoint, "rule 8",

@@ -239,6 +239,26 @@ impl Engine {
         text
     }
 
+    /// Whether the copy of a block may be void on the cache device already, for a crash to tell: a
+    /// write of it is under way, it lies in a segment that is being reclaimed, or it has no payload
+    /// and is home, so that it is forgotten when there is time.
+    #[must_use]
+    pub fn is_changing(&self, slot: VolumeSlot, block: OriginBlock) -> bool {
+        let Some(volume) = self.find_volume(slot) else { return false };
+        if volume.locks.has_client_write(block.0, block.0 + 1) {
+            return true;
+        }
+        let place = self.complete_piece(slot, block.0).map(|piece| piece.place);
+        let position = match place {
+            Some(Place::Data(position)) => position,
+            Some(Place::Blank { header, .. }) if self.log.segments.is_dirty(header) => header,
+            Some(Place::Blank { .. }) => return true,
+            Some(Place::Absent) | None => return false,
+        };
+        let (segment, _) = self.log.segments.locate(position);
+        self.log.segments.get(segment).state == SegmentState::Reclaiming
+    }
+
     /// Which blocks of an extent are cached and dirty: runs in order that cover it.
     #[must_use]
     pub fn map(&self, extent: OriginExtent) -> Vec<(OriginBlock, u64, BlockState)> {

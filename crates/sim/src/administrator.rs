@@ -347,6 +347,7 @@ impl World<'_> {
                 (volume.mark, volume.is_marked_dirty) = (HostMark::None, false);
             }
         }
+        self.check_warm()?;
         self.end_return();
         Ok(())
     }

@@ -225,6 +225,10 @@ impl World<'_> {
             self.clients.in_flight()
         ));
         self.was_used = true;
+        self.warm.clear();
+        if loss == Loss::Process {
+            self.note_warm();
+        }
         self.gather_counters();
         self.note_lost_order();
         self.may_have_poison |= self.has_failures();

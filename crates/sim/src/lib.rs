@@ -66,6 +66,7 @@ pub mod sweep;
 mod takeover;
 pub mod trace;
 pub mod under_test;
+mod warm;
 pub mod workload;
 mod world;
 

@@ -10,8 +10,8 @@ use forebay_engine::io::{Io, IoId, IoResult};
 use forebay_engine::options::{CacheFacts, OriginOpening};
 use forebay_engine::payload::Payload;
 use forebay_engine::request::{Reply, Request, RequestId};
-use forebay_engine::status::{SetStatus, VolumeStatus};
-use forebay_engine::units::{OriginBlock, Time, VolumeSlot};
+use forebay_engine::status::{BlockState, SetStatus, VolumeStatus};
+use forebay_engine::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
 
 /// What a host needs of an engine; see [`Engine`] for each method.
 #[allow(missing_docs)]
@@ -78,6 +78,14 @@ pub trait UnderTest {
         _origins: &[OriginOpening],
     ) -> Option<(Box<dyn UnderTest>, Vec<Request>)> {
         None
+    }
+    /// Which blocks are cached; see [`Engine::map`].
+    fn map(&self, _: OriginExtent) -> Vec<(OriginBlock, u64, BlockState)> {
+        Vec::new()
+    }
+    /// Whether what is cached of a block may be about to go; see [`Engine::is_changing`].
+    fn is_changing(&self, _: VolumeSlot, _: OriginBlock) -> bool {
+        false
     }
     /// What is kept against what it counts; see [`Engine::audit`].
     fn audit(&self) -> Result<(), String> {
@@ -235,6 +243,14 @@ impl UnderTest for Engine {
         let (requests, inherited) = self.hand_over();
         let successor = Engine::recover_returned(now, superblock, cache, origins, inherited);
         Some((Box::new(successor), requests))
+    }
+
+    fn map(&self, extent: OriginExtent) -> Vec<(OriginBlock, u64, BlockState)> {
+        Engine::map(self, extent)
+    }
+
+    fn is_changing(&self, volume: VolumeSlot, block: OriginBlock) -> bool {
+        Engine::is_changing(self, volume, block)
     }
 
     fn audit(&self) -> Result<(), String> {

@@ -36,6 +36,7 @@ use crate::strike::Strike;
 use crate::takeover::{Takeover, Takeovers};
 use crate::trace::{DeviceName, Note, SharedTrace, describe_io};
 use crate::under_test::{Launch, UnderTest};
+use crate::warm::Warm;
 
 /// Rounds of polls after one input. An engine that always has one more thing to do never sleeps.
 const POLL_ROUNDS_MAX: u32 = 10_000;
@@ -248,6 +249,8 @@ pub(crate) struct World<'a> {
     pub(crate) choices: u64,
     /// Whether an engine has used the cache device before: the next start is a recovery.
     pub(crate) was_used: bool,
+    /// What the cache had when the last process died, if the next one must have it.
+    pub(crate) warm: Vec<Warm>,
     /// Operations under way, for trace and reports.
     pub(crate) ios: BTreeMap<u64, IoUnderWay>,
 }
@@ -295,6 +298,7 @@ impl<'a> World<'a> {
             plan_missed: None,
             choices: 0,
             was_used: false,
+            warm: Vec::new(),
             ios: BTreeMap::new(),
             config,
         }

@@ -31,6 +31,7 @@ const BOUNDS: [(u64, &[Defect]); 5] = [
             BlankOverNewer,
             TornRecordTaken,
             EntryLostAtRecovery,
+            CleanLostAtRecovery,
             ServedBeforeCheckpoint,
             NotDrainedAtRecovery,
             RangeLockLeftOut,

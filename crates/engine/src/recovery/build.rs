@@ -238,6 +238,9 @@ impl Engine {
             let Some(slot) = self.current_slot(entry) else { continue };
             let place = match entry.kind {
                 EntryKind::Invalidate if has_defect(Defect::InvalidationLostAtRecovery) => continue,
+                EntryKind::Data if has_defect(Defect::CleanLostAtRecovery) && !entry.is_dirty => {
+                    continue;
+                }
                 EntryKind::Data => Place::Data(position),
                 EntryKind::Invalidate => Place::Absent,
                 _ => note_blank(slot, position, entry, building),
