@@ -240,8 +240,8 @@ impl Engine {
     }
 
     /// Whether the copy of a block may be void on the cache device already, for a crash to tell: a
-    /// write of it is under way, it lies in a segment that is being reclaimed, or it has no payload
-    /// and is home, so that it is forgotten when there is time.
+    /// write of it is under way, it lies in a segment that is being reclaimed, or it has no
+    /// payload, so that it is forgotten as soon as it is home.
     #[must_use]
     pub fn is_changing(&self, slot: VolumeSlot, block: OriginBlock) -> bool {
         let Some(volume) = self.find_volume(slot) else { return false };
@@ -251,7 +251,6 @@ impl Engine {
         let place = self.complete_piece(slot, block.0).map(|piece| piece.place);
         let position = match place {
             Some(Place::Data(position)) => position,
-            Some(Place::Blank { header, .. }) if self.log.segments.is_dirty(header) => header,
             Some(Place::Blank { .. }) => return true,
             Some(Place::Absent) | None => return false,
         };

@@ -1,9 +1,9 @@
 //! A process that dies loses nothing that was cached: what was read once need not be read again.
 //!
 //! Only after the end of a process that had no trouble with its devices: what a device loses with
-//! its power, or cannot read, need not be there, and neither need what reclaim or a write was at work
-//! on, or what was cached of a volume that was made void. Reads of the next life would come out right all
-//! the same, so nobody else notices.
+//! its power, or cannot read, need not be there, and neither need what reclaim or a write was at
+//! work on, or what was cached of a volume that was made void. Reads of the next life would come
+//! out right all the same, so nobody else notices.
 
 use std::collections::BTreeSet;
 

@@ -266,8 +266,8 @@ impl Engine {
     }
 
     /// Recovery is done: what is missing becomes poison (rule 12), so that nobody reads what was
-    /// there before, and no flush of the volume hides that it is lost. Nothing was promoted yet, and
-    /// what the origin has of a failed write must not be.
+    /// there before, and no flush of the volume hides that it is lost. Nothing was promoted yet,
+    /// and what the origin has of a failed write must not be.
     pub(crate) fn poison_missing(&mut self) {
         let Some(inheritance) = self.inheritance.take() else { return };
         for inherited in &inheritance.volumes {
