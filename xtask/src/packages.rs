@@ -47,7 +47,8 @@ const BENCH_PROGRAMS: [&str; 10] = [
 const BENCH_ONLY_PROGRAMS: [&str; 3] = ["sqlite3", "pgbench", "dpkg-deb"];
 
 /// What guests are made with, or run themselves.
-const GUEST_PROGRAMS: [&str; 6] = ["fio", "mkfs.ext4", "mkfs.xfs", "xz", "depmod", "nm"];
+const GUEST_PROGRAMS: [&str; 7] =
+    ["fio", "mkfs.ext4", "mkfs.xfs", "xz", "depmod", "nm", "blktrace"];
 
 impl Purpose {
     fn uses(self, probe: Probe) -> bool {
@@ -116,6 +117,7 @@ const TOOLS: &[Tool] = &[
     // The modules of a guest's kernel are packed with it.
     Tool { probe: Probe::Program("depmod"), packages: &["kmod"] },
     // Where the functions of the C library are that a guest probes.
+    Tool { probe: Probe::Program("blktrace"), packages: &["blktrace"] },
     Tool { probe: Probe::Program("nm"), packages: &["binutils"] },
     Tool { probe: Probe::Program("sqlite3"), packages: &["sqlite3"] },
     // With the server, which is not in the search path.

@@ -17,8 +17,17 @@ use super::supplies::Supplies;
 use super::tools::Tools;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
-const PROGRAMS: [&str; 8] =
-    ["fio", "fsx", "mkfs.ext4", "e2fsck", "resize2fs", "mkfs.xfs", "xfs_repair", "nbd-client"];
+const PROGRAMS: [&str; 9] = [
+    "fio",
+    "fsx",
+    "mkfs.ext4",
+    "e2fsck",
+    "resize2fs",
+    "mkfs.xfs",
+    "xfs_repair",
+    "nbd-client",
+    "blktrace",
+];
 /// Where time goes by function; not every machine has it.
 pub(crate) const PROFILER: &str = "perf";
 /// Links to busybox that must be there before it makes all others.
@@ -36,7 +45,7 @@ const ALLOCATORS: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", 
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 15] = [
+const SCRIPTS: [(&str, &str); 16] = [
     ("boot.sh", include_str!("../../vm/boot.sh")),
     ("caches.sh", include_str!("../../vm/caches.sh")),
     ("commands", include_str!("../../vm/commands")),
@@ -48,6 +57,7 @@ const SCRIPTS: [(&str, &str); 15] = [
     ("nbd.sh", include_str!("../../vm/nbd.sh")),
     ("nbd-kill.sh", include_str!("../../vm/nbd-kill.sh")),
     ("power-cut.sh", include_str!("../../vm/power-cut.sh")),
+    ("record.sh", include_str!("../../vm/record.sh")),
     ("takeover.sh", include_str!("../../vm/takeover.sh")),
     ("ublk.sh", include_str!("../../vm/ublk.sh")),
     ("up.sh", include_str!("../../vm/up.sh")),

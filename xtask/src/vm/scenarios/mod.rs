@@ -5,6 +5,7 @@ mod fsx;
 mod nbd;
 mod nbd_kill;
 mod power_cut;
+mod record;
 mod takeover;
 mod ublk;
 mod up;
@@ -46,6 +47,7 @@ pub(crate) const ALL: &[Scenario] = &[
     ublk::SCENARIO,
     takeover::SCENARIO,
     fsx::SCENARIO,
+    record::SCENARIO,
     up::SCENARIO,
     vhost_user::SCENARIO,
     boot::SCENARIO,
