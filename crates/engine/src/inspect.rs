@@ -272,8 +272,7 @@ impl Engine {
             }
         };
         let mut pieces = Vec::new();
-        let slot = usize::from(extent.volume.0);
-        if let Some(volume) = self.volumes.get(slot).and_then(Option::as_ref) {
+        if let Some(volume) = self.find_volume(extent.volume) {
             volume.index.complete.pieces(extent.start.0, extent.end().0, &mut pieces);
         }
         let mut at = extent.start.0;

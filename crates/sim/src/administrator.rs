@@ -7,7 +7,7 @@ use forebay_engine::event::{
 };
 use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::options::{CacheMode, HostMark, OriginFacts, VolumeSettings, WritebackOrder};
-use forebay_engine::units::{BLOCK_BYTES, OriginExtent, SECTOR_BYTES, VolumeSlot};
+use forebay_engine::units::{OriginExtent, SECTOR_BYTES, VolumeSlot};
 
 use crate::behind::{Behind, Dirty};
 use crate::config::Rot;
@@ -559,7 +559,7 @@ impl World<'_> {
             return false;
         };
         let end = extent.start.0.saturating_add(extent.block_count);
-        let blocks = self.volumes[index].config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let blocks = self.volumes[index].config.block_count();
         extent.block_count == 0 || end > blocks
     }
 

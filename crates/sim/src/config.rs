@@ -7,6 +7,7 @@ use forebay_engine::options::{
     CacheMode, DIRTY_SECONDS_MAX, SequentialPolicy, SetSettings, VolumeSettings, WritebackOrder,
 };
 use forebay_engine::policy::PolicyKind;
+use forebay_engine::units::BLOCK_BYTES;
 
 use crate::device::{
     AtomicUnit, BadKind, BadRange, Burst, Decay, DeviceOptions, FaultRates, Fresh, Gone, Outage,
@@ -118,6 +119,14 @@ pub struct VolumeConfig {
     pub is_rotational: bool,
     /// Preferred I/O size, as the engine is told.
     pub optimal_io_bytes: u32,
+}
+
+impl VolumeConfig {
+    /// Blocks of the volume; the last one may be partial.
+    #[must_use]
+    pub fn block_count(&self) -> u64 {
+        self.size_bytes.div_ceil(BLOCK_BYTES as u64)
+    }
 }
 
 /// Failures of a life.

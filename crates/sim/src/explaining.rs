@@ -8,7 +8,7 @@ use forebay_engine::Engine;
 use forebay_engine::event::{Command, CommandId};
 use forebay_engine::explain::{CopyKind, Explanation};
 use forebay_engine::status::BlockState;
-use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time, VolumeSlot};
+use forebay_engine::units::{OriginBlock, OriginExtent, Time, VolumeSlot};
 
 use crate::world::{Halt, World, violation};
 
@@ -26,7 +26,7 @@ impl World<'_> {
         }
         let volume = &self.volumes[beside.index(self.volumes.len())];
         let Some(slot) = volume.slot else { return Ok(()) };
-        let blocks = volume.config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let blocks = volume.config.block_count();
         let block = OriginBlock(beside.below(blocks));
         let now = self.time();
         let Some(engine) = &self.engine else { return Ok(()) };

@@ -63,7 +63,7 @@ pub(crate) fn lengthen(volumes: &mut [VolumeConfig], random: &mut Random) {
     for volume in volumes {
         if random.percent(LONGER_PERCENT) {
             let blocks = random.between(1..=LONGER_BLOCKS_MAX);
-            let old_blocks = volume.size_bytes.div_ceil(BLOCK_BYTES as u64);
+            let old_blocks = volume.block_count();
             volume.origin.size_bytes = (old_blocks + blocks) * BLOCK_BYTES as u64;
         }
     }

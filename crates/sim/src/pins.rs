@@ -13,7 +13,7 @@ use forebay_engine::event::{Command, PinChange};
 use forebay_engine::format::superblock::{PINNED_RANGES_MAX, PinnedRanges, Superblock};
 use forebay_engine::options::CacheMode;
 use forebay_engine::status::VolumeStatus;
-use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent};
+use forebay_engine::units::{OriginBlock, OriginExtent};
 
 use crate::administrator::CommandResult;
 use crate::behind::Behind;
@@ -120,7 +120,7 @@ impl World<'_> {
         let Some(slot) = volume.slot.filter(|_| volume.is_served()) else {
             return Ok(());
         };
-        let total = volume.config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let total = volume.config.block_count();
         let most = *beside.pick(&[1, 8, 64, 512, PINNED_BLOCKS_MAX]);
         let start = beside.below(total);
         let mut block_count = beside.between(1..=most).min(total - start);
@@ -156,7 +156,7 @@ impl World<'_> {
     /// A command is given.
     pub(crate) fn note_pins_before(&mut self, index: usize, command: &Command) {
         let volume = &mut self.volumes[index];
-        let total = volume.config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+        let total = volume.config.block_count();
         let pins = &mut volume.pins;
         pins.quiet_blocks = None;
         if let Command::Attach { .. } = command {

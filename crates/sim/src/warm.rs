@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use forebay_engine::options::HostMark;
 use forebay_engine::status::BlockState;
-use forebay_engine::units::{BLOCK_BYTES, Generation, OriginBlock, OriginExtent, VolumeSlot};
+use forebay_engine::units::{Generation, OriginBlock, OriginExtent, VolumeSlot};
 
 use crate::behind::Behind;
 use crate::comeback::Comeback;
@@ -86,7 +86,7 @@ impl World<'_> {
 }
 
 fn cached(engine: &dyn UnderTest, volume: &SimVolume, slot: VolumeSlot) -> BTreeSet<u64> {
-    let block_count = volume.config.size_bytes.div_ceil(BLOCK_BYTES as u64);
+    let block_count = volume.config.block_count();
     let extent = OriginExtent { volume: slot, start: OriginBlock(0), block_count };
     let is_cached = |run: &(OriginBlock, u64, BlockState)| run.2 != BlockState::NotCached;
     let runs = engine.map(extent).into_iter().filter(is_cached);
