@@ -265,15 +265,12 @@ amount = "2M"
         let cache_written_bytes = 2 << 20;
         PhaseResult {
             name: name.to_owned(),
-            is_preparation: false,
             seconds,
             jobs: vec![job],
-            runs_s: Vec::new(),
             samples,
             cache: Some(CacheCounts { cache_written_bytes, ..CacheCounts::default() }),
-            hit_counts: None,
             devices: vec![DeviceCounts { read_bytes: 3 << 20, ..DeviceCounts::default() }],
-            cpu_s: 0.0,
+            ..PhaseResult::default()
         }
     }
 

@@ -355,10 +355,7 @@ mod tests {
     use crate::plan::Clock;
 
     fn target() -> Target {
-        let (name, title, device) = ("ssd".to_owned(), None, Some("ssd".to_owned()));
-        let (cache, origin) = (None, None);
-        let (hit_counts, command) = (Vec::new(), Vec::new());
-        Target { name, title, device, cache, origin, hit_counts, forebay: None, nbd: None, command }
+        Target { name: "ssd".to_owned(), device: Some("ssd".to_owned()), ..Target::default() }
     }
 
     fn result() -> TargetResult {

@@ -35,7 +35,7 @@ pub struct TargetResult {
 }
 
 /// One phase.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PhaseResult {
     /// Its name in the plan.
     pub name: String,
@@ -286,16 +286,12 @@ mod tests {
             ..Sample::default()
         };
         PhaseResult {
-            name: String::new(),
-            is_preparation: false,
             seconds: requests.len() as f64,
             jobs,
             runs_s: vec![3.0, 1.0, 2.0],
             samples: requests.iter().enumerate().map(second).collect(),
-            cache: None,
-            hit_counts: None,
-            devices: Vec::new(),
             cpu_s: 0.5,
+            ..PhaseResult::default()
         }
     }
 

@@ -58,15 +58,11 @@ fn result(plan: &Plan, target: &str, repetition: u32, requests: &[u64]) -> Targe
         wall_s: 0.0,
         phases: vec![PhaseResult {
             name: "reads".to_owned(),
-            is_preparation: false,
             seconds: requests.len() as f64,
             jobs: vec![job(all / 4, 2.0), job(all - all / 4, 1.0)],
-            runs_s: Vec::new(),
             samples: requests.iter().enumerate().map(second).collect(),
             cache: is_cached.then_some(counts),
-            hit_counts: None,
-            devices: Vec::new(),
-            cpu_s: 0.0,
+            ..PhaseResult::default()
         }],
     }
 }

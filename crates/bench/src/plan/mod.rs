@@ -134,7 +134,7 @@ pub struct Device {
 }
 
 /// What is measured.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Target {
     /// Short, for `only` and for names of files.

@@ -393,7 +393,7 @@ impl Work<'_> {
     }
 
     fn progress(&self) -> Progress<'_> {
-        let seconds = self.phase.seconds.map(|seconds| seconds * u64::from(self.phase.times));
+        let seconds = self.phase.lasts_s();
         // fio needs a moment to begin and to end.
         let second = (self.samples.len() as u64).min(seconds.unwrap_or(u64::MAX));
         Progress { phase: &self.phase.name, place: self.place, second, seconds }
