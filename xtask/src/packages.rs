@@ -117,8 +117,8 @@ const TOOLS: &[Tool] = &[
     // The modules of a guest's kernel are packed with it.
     Tool { probe: Probe::Program("depmod"), packages: &["kmod"] },
     // Where the functions of the C library are that a guest probes.
-    Tool { probe: Probe::Program("blktrace"), packages: &["blktrace"] },
     Tool { probe: Probe::Program("nm"), packages: &["binutils"] },
+    Tool { probe: Probe::Program("blktrace"), packages: &["blktrace"] },
     Tool { probe: Probe::Program("sqlite3"), packages: &["sqlite3"] },
     // With the server, which is not in the search path.
     Tool { probe: Probe::Program("pgbench"), packages: &["postgresql"] },

@@ -7,7 +7,9 @@ must "debugfs" mount -t debugfs debugfs /sys/kernel/debug
 
 forebay advise $ORIGIN --record 15s --keep /run/kept --json >/run/report 2>/run/advise.err &
 ADVISOR=$!
-until_true "record: begun" [ -e /sys/kernel/debug/block/${ORIGIN#/dev/}/trace0 ]
+# The kernel has it for as long as it records.
+TRACE=/sys/kernel/debug/block/${ORIGIN#/dev/}/trace0
+until_true "record: begun" [ -e $TRACE ]
 
 # work NAME OPTION...: so many requests, each of one size.
 work() {
@@ -18,7 +20,7 @@ work() {
 }
 work reads --rw=randread --bs=4k --number_ios=600
 work writes --rw=randwrite --bs=16k --number_ios=400
-until_true "record: still under way" kill -0 $ADVISOR
+[ -e $TRACE ] || failed "record" "it ended before the requests did"
 wait $ADVISOR || failed "record" "$(cat /run/advise.err)"
 
 # told SECTION: requests and bytes of a section of the report.
