@@ -56,7 +56,7 @@ const PLANTED_DEFECTS: [&str; 8] = [
 /// How to run the tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run with full counts: long simulation, hundreds of kills. Takes up to an hour.
+    /// Run with full counts: long simulation, hundreds of kills. Takes some two hours.
     #[arg(long)]
     long: bool,
     /// Count a skipped test as a failure.

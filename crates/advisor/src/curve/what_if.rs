@@ -217,8 +217,8 @@ impl WhatIf {
     /// Simulated blocks of a slice, of all sizes together. One takes some 50 ns.
     pub const SLICE_BLOCKS: u64 = 1 << 22;
     /// The least time from the beginning of a slice to that of the next: what is simulated takes
-    /// a third of a percent of a processor at most.
-    pub const SLICE_NS: u64 = 60_000_000_000;
+    /// a ninth of a percent of a processor at most.
+    pub const SLICE_NS: u64 = 180_000_000_000;
 
     /// Beside a cache of so many blocks, at least 1.
     pub fn new(cache_blocks: u64) -> WhatIf {

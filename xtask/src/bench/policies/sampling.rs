@@ -239,7 +239,7 @@ const COST_TEXT: &str = "\
 
 CPU time of a request that is noted, once the miniatures are full, and memory. Hits are random reads
 of 4 KiB that all hit, as those of the engine's bench. Beside small caches most blocks are simulated
-while the load is light; a request of several pays for each. All of that takes a third of a percent
+while the load is light; a request of several pays for each. All of that takes a ninth of a percent
 of a processor at most: beyond it the curve takes rests. So there is a second figure for hits that
 come as fast as the engine answers them; beside it stands what such a hit costs the engine itself in
 an index of as many extents, measured in the same run, and the share by each pair of measurements.
