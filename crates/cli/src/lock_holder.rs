@@ -18,8 +18,9 @@ use crate::exit::Failure;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether every process that holds the lock of a file has ended.
-fn has_ended(path: &Path) -> bool {
+/// Whether every process that holds the lock of a file has ended, or there is none. A file that
+/// cannot be looked at may have one that lives.
+pub(crate) fn has_ended(path: &Path) -> bool {
     let (Ok(metadata), Ok(locks)) = (fs::metadata(path), fs::read_to_string("/proc/locks")) else {
         return false;
     };

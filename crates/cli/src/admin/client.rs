@@ -23,6 +23,7 @@ use super::api::{
 };
 use super::socket;
 use crate::exit::{Exit, Failure};
+use crate::lock_holder;
 use crate::takeover::TakeoverRequest;
 
 /// How long a daemon may take to tell its status. It does so between any two requests of clients.
@@ -72,21 +73,35 @@ pub(crate) fn all(admin: Option<&Path>) -> Vec<AdminClient> {
 }
 
 /// The daemon that serves a cache device, if one can be found.
+///
+/// One that lives and says nothing is an error, if somebody who lives has the device: to go on as
+/// if there were none would take away what its clients use.
 pub(crate) async fn serving(
     cache: &Path,
     admin: Option<&Path>,
 ) -> Result<Option<AdminClient>, Failure> {
     let wanted = std::fs::canonicalize(cache).unwrap_or_else(|_| cache.to_owned());
+    let mut silence = None;
     for daemon in all(admin) {
-        // A daemon that does not answer cannot be asked; the lock of the device decides then.
-        let Ok(status) = daemon.status().await else { continue };
+        let status = match daemon.status_in_time().await {
+            Ok(Ok(status)) => status,
+            Ok(Err(_)) => continue,
+            Err(failure) => {
+                silence = silence.or(Some(failure));
+                continue;
+            }
+        };
         let Some(set) = status.cache_set else { continue };
         let served = PathBuf::from(&set.cache_device);
         if served == wanted || std::fs::canonicalize(&served).is_ok_and(|path| path == wanted) {
             return Ok(Some(daemon));
         }
     }
-    Ok(None)
+    match silence {
+        // It cannot be asked what it serves. The lock tells.
+        Some(failure) if !lock_holder::has_ended(&wanted) => Err(failure),
+        _ => Ok(None),
+    }
 }
 
 impl AdminClient {

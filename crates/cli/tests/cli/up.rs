@@ -228,6 +228,43 @@ fn two_sets_are_up_and_one_has_the_name() {
     site.down().expect(0);
 }
 
+/// A daemon that is stopped is none that has died: what its clients hold stays, and so does it.
+#[test]
+fn a_daemon_that_does_not_answer_is_not_taken_for_dead() {
+    let Some(site) = Site::new("a_daemon_that_does_not_answer_is_not_taken_for_dead") else {
+        return;
+    };
+    let up = site.up();
+    let pid = site.report()["daemon_pid"].as_u64().expect("a number");
+    let record = || {
+        let entries = fs::read_dir(site.scratch.path("run")).expect("a folder").flatten();
+        let mut paths = entries.map(|entry| entry.path());
+        let path = paths.find(|path| path.extension().is_some_and(|ending| ending == "up"));
+        fs::read_to_string(path.expect("a record")).expect("text")
+    };
+    let before = record();
+    kill(pid, Signal::STOP);
+    let takeover = ["serve", "cache.img", "--takeover"];
+    std::thread::scope(|scope| {
+        let takeover = scope.spawn(|| site.scratch.run(&takeover));
+        let silent = "has not answered for 10 s";
+        site.scratch.run(&UP).expect(1).says(silent).says("stopped or stuck");
+        site.down().expect(1).says(silent);
+        takeover.join().expect("it does not panic").expect(1).says(silent);
+    });
+    assert!(!has_ended(pid));
+    assert_eq!(record(), before);
+    kill(pid, Signal::CONT);
+    let again = site.up();
+    assert!(again.stderr.contains("was up already"), "{again:#?}");
+    assert_eq!(again.stdout, up.stdout);
+    let mut device = site.open("vol");
+    device.write_all(&[7; 4096]).expect("it is served");
+    device.sync_all().expect("it is served");
+    drop(device);
+    site.down().expect(0);
+}
+
 #[test]
 fn what_the_daemon_has_to_say_is_shown() {
     let Some(site) = Site::new("what_the_daemon_has_to_say_is_shown") else { return };
