@@ -16,7 +16,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept, bind, listen, recvmsg, socket_with,
+    SocketFlags, SocketType, accept, bind, getsockname, listen, recvmsg, socket_with, sockopt,
 };
 
 use crate::client::NbdClient;
@@ -308,6 +308,60 @@ fn when_the_successor_dies_the_daemon_goes_on_with_what_waited() {
         assert_eq!(block, [value; BLOCK_BYTES]);
     }
     assert_eq!(successor.terminate(), Some(0));
+}
+
+/// The first message of a front end of virtual machines.
+const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+
+/// A virtual machine that starts while a daemon hands over is neither cut off nor forgotten.
+#[test]
+fn a_front_end_that_connects_meanwhile_waits_for_who_serves_then() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve_what(&["cache.img", "--vhost-user", "vol=disk.sock"]);
+    let socket = scratch.path("disk.sock");
+    let connect = || {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(&GET_FEATURES).unwrap();
+        stream
+    };
+
+    // The daemon goes on.
+    let mut puppet = Puppet::meet(&scratch);
+    puppet.begin();
+    let mut early = connect();
+    drop(puppet);
+    let mut reply = [0; 20];
+    early.read_exact(&mut reply).expect("it is served");
+    assert_eq!(reply[..4], GET_FEATURES[..4]);
+    drop(early);
+
+    // The daemon ends.
+    let mut puppet = Puppet::meet(&scratch);
+    puppet.begin();
+    let _late = connect();
+    puppet.say(r#"{"message":"ready"}"#);
+    assert_eq!(puppet.hear().unwrap()["message"], "yours");
+    assert_eq!(server.ended(), Some(0));
+    let is_meant = |descriptor: &&OwnedFd| {
+        let address = getsockname(descriptor).ok();
+        let address = address.and_then(|address| SocketAddrUnix::try_from(address).ok());
+        let address = address.expect("of a socket").path_bytes().map(<[u8]>::to_vec);
+        address.is_some_and(|path| path.ends_with(b"disk.sock"))
+    };
+    let mut sockets = puppet.descriptors.iter().filter(|descriptor| is_socket(descriptor));
+    let listener = sockets.find(is_meant).expect("the socket of front ends");
+    let patience = Some(Duration::from_secs(10));
+    sockopt::set_socket_timeout(listener, sockopt::Timeout::Recv, patience).unwrap();
+    let mut accepted = UnixStream::from(accept(listener).expect("it has waited"));
+    let mut asked = [0; GET_FEATURES.len()];
+    accepted.read_exact(&mut asked).unwrap();
+    assert_eq!(asked, GET_FEATURES);
+}
+
+fn is_socket(descriptor: &OwnedFd) -> bool {
+    let stat = rustix::fs::fstat(descriptor).expect("it is open");
+    rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Socket
 }
 
 #[test]

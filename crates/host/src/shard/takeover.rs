@@ -103,6 +103,7 @@ impl Running {
         let limit = u64::try_from(TAKEOVER_MAX.as_nanos()).expect("seconds");
         let deadline = Time(self.now.0.saturating_add(limit));
         self.front.nbd.hold_clients_back(&mut self.ring);
+        self.front.vhost_user.hold_back(&mut self.ring);
         self.takeovers += 1;
         let ticket = TakeoverTicket(self.takeovers);
         let (began, answer) = (self.now, Some(answer));
@@ -226,6 +227,7 @@ impl Running {
         set.engine.cancel_takeover(self.now, &mut self.pool);
         if matches!(self.lifecycle, Lifecycle::Serving) {
             self.front.nbd.start(&mut self.ring);
+            self.front.vhost_user.let_in(&mut self.ring);
         }
         if let Some(answer) = leaving.answer {
             answer.send(Err(error));

@@ -166,9 +166,15 @@ impl Device {
         unsafe { ring.push(Place::Accept.token(self.index), entry) };
     }
 
-    pub(super) fn handle_accept_ended(&mut self, ring: &mut Ring) {
+    /// Has the ring end what [`Device::accept`] has begun; the last completion tells.
+    pub(super) fn cancel_accept(&self, ring: &mut Ring) {
+        if self.accept_is_armed {
+            ring.cancel_poll(Place::Accept.token(self.index));
+        }
+    }
+
+    pub(super) fn handle_accept_ended(&mut self) {
         self.accept_is_armed = false;
-        self.accept(ring);
     }
 
     /// Accepts no more front ends.

@@ -48,7 +48,7 @@ use self::wire::WireFault;
 use super::log_once::LogOnce;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
 use crate::listen::Listener;
-use crate::ring::Completion;
+use crate::ring::{Completion, Ring};
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::status::ConnectionReport;
 
@@ -78,6 +78,8 @@ pub(crate) struct VhostUserFrontEnd {
     /// Queues whose turn was over before they were empty.
     due: VecDeque<(usize, u16)>,
     memory_waiters: VecDeque<RequestPlace>,
+    /// New front ends wait in the queues of the listeners.
+    holds_back: bool,
     is_stopping: bool,
     log: LogOnce,
 }
@@ -91,6 +93,7 @@ impl VhostUserFrontEnd {
             touched: Vec::new(),
             due: VecDeque::new(),
             memory_waiters: VecDeque::new(),
+            holds_back: false,
             is_stopping: false,
             log: LogOnce::default(),
         }
@@ -133,7 +136,27 @@ impl VhostUserFrontEnd {
     pub(crate) fn begin(&mut self, context: &mut FrontContext<'_>) {
         for device in &mut self.devices {
             device.renew_geometry(context.exports);
-            device.accept(context.ring);
+        }
+        self.accept(context.ring);
+    }
+
+    /// Leaves new front ends to the queues of the listeners, which stay open.
+    pub(crate) fn hold_back(&mut self, ring: &mut Ring) {
+        self.holds_back = true;
+        for device in &self.devices {
+            device.cancel_accept(ring);
+        }
+    }
+
+    /// Accepts those again that were held back.
+    pub(crate) fn let_in(&mut self, ring: &mut Ring) {
+        self.holds_back = false;
+        self.accept(ring);
+    }
+
+    fn accept(&mut self, ring: &mut Ring) {
+        if !self.holds_back {
+            self.devices.iter_mut().for_each(|device| device.accept(ring));
         }
     }
 
@@ -160,7 +183,8 @@ impl VhostUserFrontEnd {
         match place {
             Place::Accept => {
                 if !completion.has_more {
-                    device.handle_accept_ended(context.ring);
+                    device.handle_accept_ended();
+                    self.accept(context.ring);
                 }
                 self.handle_accept(context, index, completion.result);
             }
@@ -183,7 +207,7 @@ impl VhostUserFrontEnd {
 
     fn handle_accept(&mut self, context: &mut FrontContext<'_>, index: usize, result: i32) {
         if result < 0 {
-            if !self.is_stopping {
+            if !self.is_stopping && result != -libc::ECANCELED {
                 let error = std::io::Error::from_raw_os_error(-result);
                 self.log.warn("accept", || format!("a front end could not be accepted: {error}"));
             }
