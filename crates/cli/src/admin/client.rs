@@ -87,7 +87,7 @@ pub(crate) async fn serving(
             Ok(Ok(status)) => status,
             Ok(Err(_)) => continue,
             Err(failure) => {
-                silence = silence.or(Some(failure));
+                silence.get_or_insert(failure);
                 continue;
             }
         };

@@ -100,6 +100,14 @@ impl Scratch {
         path
     }
 
+    /// The file in the run directory with an ending, of which there is one.
+    pub(crate) fn run_file(&self, ending: &str) -> PathBuf {
+        let entries = std::fs::read_dir(self.path("run")).expect("a run directory");
+        let mut paths = entries.map(|entry| entry.expect("an entry").path());
+        let found = paths.find(|path| path.extension().is_some_and(|of_path| of_path == ending));
+        found.unwrap_or_else(|| panic!("no file with the ending `{ending}`"))
+    }
+
     fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
         command

@@ -205,10 +205,7 @@ struct Puppet {
 
 /// Asks the daemon to hand over; answers with its status line and body.
 fn ask(scratch: &Scratch, request: &serde_json::Value) -> String {
-    let admin = std::fs::read_dir(scratch.path("run")).unwrap();
-    let admin = admin.map(|entry| entry.unwrap().path());
-    let admin = admin.filter(|path| path.extension().is_some_and(|e| e == "admin"));
-    let mut stream = UnixStream::connect(admin.last().unwrap()).unwrap();
+    let mut stream = UnixStream::connect(scratch.run_file("admin")).unwrap();
     let body = request.to_string();
     let head = "POST /v1/takeover HTTP/1.1\r\nHost: forebay\r\nConnection: close\r\n\
                 Content-Type: application/json\r\n";
@@ -343,25 +340,20 @@ fn a_front_end_that_connects_meanwhile_waits_for_who_serves_then() {
     puppet.say(r#"{"message":"ready"}"#);
     assert_eq!(puppet.hear().unwrap()["message"], "yours");
     assert_eq!(server.ended(), Some(0));
+    // Devices have no address.
     let is_meant = |descriptor: &&OwnedFd| {
         let address = getsockname(descriptor).ok();
         let address = address.and_then(|address| SocketAddrUnix::try_from(address).ok());
-        let address = address.expect("of a socket").path_bytes().map(<[u8]>::to_vec);
-        address.is_some_and(|path| path.ends_with(b"disk.sock"))
+        let path = address.as_ref().and_then(SocketAddrUnix::path_bytes);
+        path.is_some_and(|path| path.ends_with(b"disk.sock"))
     };
-    let mut sockets = puppet.descriptors.iter().filter(|descriptor| is_socket(descriptor));
-    let listener = sockets.find(is_meant).expect("the socket of front ends");
+    let listener = puppet.descriptors.iter().find(is_meant).expect("the socket of front ends");
     let patience = Some(Duration::from_secs(10));
     sockopt::set_socket_timeout(listener, sockopt::Timeout::Recv, patience).unwrap();
     let mut accepted = UnixStream::from(accept(listener).expect("it has waited"));
     let mut asked = [0; GET_FEATURES.len()];
     accepted.read_exact(&mut asked).unwrap();
     assert_eq!(asked, GET_FEATURES);
-}
-
-fn is_socket(descriptor: &OwnedFd) -> bool {
-    let stat = rustix::fs::fstat(descriptor).expect("it is open");
-    rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Socket
 }
 
 #[test]

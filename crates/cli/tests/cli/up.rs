@@ -236,12 +236,7 @@ fn a_daemon_that_does_not_answer_is_not_taken_for_dead() {
     };
     let up = site.up();
     let pid = site.report()["daemon_pid"].as_u64().expect("a number");
-    let record = || {
-        let entries = fs::read_dir(site.scratch.path("run")).expect("a folder").flatten();
-        let mut paths = entries.map(|entry| entry.path());
-        let path = paths.find(|path| path.extension().is_some_and(|ending| ending == "up"));
-        fs::read_to_string(path.expect("a record")).expect("text")
-    };
+    let record = || fs::read_to_string(site.scratch.run_file("up")).expect("text");
     let before = record();
     kill(pid, Signal::STOP);
     let takeover = ["serve", "cache.img", "--takeover"];
