@@ -11,6 +11,7 @@ use super::lifecycle::{Opened, Wanted};
 use super::request::Geometry;
 use crate::buffer_pool::BufferPool;
 use crate::frontend::block_request::{Active, Want};
+use crate::frontend::log_once::LogOnce;
 use crate::ring::{Ring, Token};
 use crate::shard::exports::ExportNumber;
 
@@ -101,6 +102,8 @@ pub(super) struct Device {
     open: Option<Open>,
     /// The character device is to be closed when its last command has come back.
     is_let_go: bool,
+    /// Complaints about its requests and commands.
+    pub(super) log: LogOnce,
 }
 
 impl Device {
@@ -120,6 +123,7 @@ impl Device {
             is_resizing: false,
             open: None,
             is_let_go: false,
+            log: LogOnce::default(),
         }
     }
 

@@ -10,8 +10,9 @@ use thiserror::Error;
 pub enum UblkError {
     /// The driver is not there.
     #[error(
-        "{CONTROL_PATH} does not exist: the kernel's ublk driver is not loaded; load it with \
-         `modprobe ublk_drv` (Linux 6.5 or later, built with CONFIG_BLK_DEV_UBLK)"
+        "{CONTROL_PATH} is not there, or nothing is behind it: the kernel's ublk driver is not \
+         loaded; load it with `modprobe ublk_drv` (Linux 6.5 or later, built with \
+         CONFIG_BLK_DEV_UBLK)"
     )]
     NoDriver,
     /// Only root may.

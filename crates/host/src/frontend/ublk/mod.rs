@@ -34,7 +34,6 @@ use self::device::{Device, Phase, Slot, SlotState};
 use self::lifecycle::{Progress, Wanted};
 use self::request::{Geometry, errno_of};
 use super::block_request::Active;
-use super::log_once::LogOnce;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
@@ -96,7 +95,6 @@ pub(crate) struct UblkFrontEnd {
     /// Whether the driver can give a device at work another size.
     can_resize: bool,
     is_stopping: bool,
-    log: LogOnce,
 }
 
 impl UblkFrontEnd {
@@ -110,7 +108,6 @@ impl UblkFrontEnd {
             handle,
             can_resize: false,
             is_stopping: false,
-            log: LogOnce::default(),
         }
     }
 
@@ -315,7 +312,7 @@ impl UblkFrontEnd {
             errno => {
                 let (path, error) =
                     (block_path(device.number), std::io::Error::from_raw_os_error(-errno));
-                self.log.warn("command", || format!("{path}: a request cannot be had: {error}"));
+                device.log.warn("command", || format!("{path}: a request cannot be had: {error}"));
                 device.close_if_quiet();
             }
         }
@@ -342,7 +339,7 @@ impl UblkFrontEnd {
             }
             Err(errno) => {
                 let path = block_path(device.number);
-                self.log.warn("request", || {
+                device.log.warn("request", || {
                     format!("{path}: a request was refused with errno {errno}: {descriptor:?}")
                 });
                 self.commit(context.ring, slot, -errno);
@@ -360,7 +357,7 @@ impl UblkFrontEnd {
             }
             if let Err(error) = device.take_payload(slot, &active, context.pool) {
                 let path = block_path(device.number);
-                self.log.warn("payload", || format!("{path}: payload cannot be had: {error}"));
+                device.log.warn("payload", || format!("{path}: payload cannot be had: {error}"));
                 active.release(context.pool);
                 self.commit(context.ring, slot, -libc::EIO);
                 return true;
@@ -399,7 +396,7 @@ impl FrontEnd for UblkFrontEnd {
                 Ok(()) => request::done(&active.request),
                 Err(error) => {
                     let path = block_path(device.number);
-                    self.log.warn("payload", || format!("{path}: payload is not taken: {error}"));
+                    device.log.warn("payload", || format!("{path}: payload is not taken: {error}"));
                     -libc::EIO
                 }
             },

@@ -12,6 +12,7 @@ use super::request::{Geometry, QUEUE_COUNT_MAX};
 use super::session::Session;
 use crate::buffer_pool::BufferPool;
 use crate::frontend::block_request::Active;
+use crate::frontend::log_once::LogOnce;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::{ExportNumber, ExportTable};
@@ -106,6 +107,8 @@ pub(super) struct Device {
     /// Requests of the front end that is connected.
     pub(super) requests: u64,
     pub(super) connected_at: Time,
+    /// Complaints about its front ends.
+    pub(super) log: LogOnce,
 }
 
 impl Device {
@@ -133,6 +136,7 @@ impl Device {
             buffer_bytes: 0,
             requests: 0,
             connected_at: Time(0),
+            log: LogOnce::default(),
         }
     }
 

@@ -45,7 +45,6 @@ use self::queue::{SlotState, Taken};
 use self::request::{Geometry, status_of};
 use self::ring::RingFault;
 use self::wire::WireFault;
-use super::log_once::LogOnce;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring};
@@ -81,7 +80,6 @@ pub(crate) struct VhostUserFrontEnd {
     /// New front ends wait in the queues of the listeners.
     holds_back: bool,
     is_stopping: bool,
-    log: LogOnce,
 }
 
 impl VhostUserFrontEnd {
@@ -95,7 +93,6 @@ impl VhostUserFrontEnd {
             memory_waiters: VecDeque::new(),
             holds_back: false,
             is_stopping: false,
-            log: LogOnce::default(),
         }
     }
 
@@ -206,16 +203,19 @@ impl VhostUserFrontEnd {
     }
 
     fn handle_accept(&mut self, context: &mut FrontContext<'_>, index: usize, result: i32) {
+        let device = &mut self.devices[index];
         if result < 0 {
             if !self.is_stopping && result != -libc::ECANCELED {
                 let error = std::io::Error::from_raw_os_error(-result);
-                self.log.warn("accept", || format!("a front end could not be accepted: {error}"));
+                let path = device.path.display();
+                device.log.warn("accept", || {
+                    format!("{path}: a front end could not be accepted: {error}")
+                });
             }
             return;
         }
         // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
         let socket = unsafe { OwnedFd::from_raw_fd(result) };
-        let device = &mut self.devices[index];
         if self.is_stopping || device.has_lost_export {
             return;
         }
@@ -239,7 +239,7 @@ impl VhostUserFrontEnd {
             }
             Some(_) => {
                 let path = device.path.display();
-                self.log.warn("second", || {
+                device.log.warn("second", || {
                     format!("{path}: a second front end was refused; one has the volume")
                 });
             }
@@ -271,13 +271,16 @@ impl VhostUserFrontEnd {
             };
             if let Ok(Some(refusal)) = &handled {
                 let path = device.path.display();
-                self.log.warn("refusal", || format!("{path}: the front end is refused: {refusal}"));
+                device
+                    .log
+                    .warn("refusal", || format!("{path}: the front end is refused: {refusal}"));
             }
             match handled.and_then(|_| self.start_queues(context, index)) {
                 Ok(()) => self.touch(index),
                 Err(why) => {
-                    let path = self.devices[index].path.display();
-                    self.log.warn("protocol", || format!("{path}: the front end is left: {why}"));
+                    let device = &mut self.devices[index];
+                    let path = device.path.display();
+                    device.log.warn("protocol", || format!("{path}: the front end is left: {why}"));
                     return self.close(context, index, &why);
                 }
             }
@@ -329,7 +332,7 @@ impl VhostUserFrontEnd {
                     device.requests += 1;
                     if let Some(why) = why {
                         let path = device.path.display();
-                        self.log.warn(why, || format!("{path}: a request was refused: {why}"));
+                        device.log.warn(why, || format!("{path}: a request was refused: {why}"));
                     }
                     self.touch(index);
                 }
@@ -406,7 +409,7 @@ impl VhostUserFrontEnd {
     ) {
         let device = &mut self.devices[index];
         let path = device.path.display();
-        self.log.warn(fault.text(), || {
+        device.log.warn(fault.text(), || {
             let why = fault.text();
             format!("{path}: queue {queue} rests until its driver starts it anew: {why}")
         });

@@ -1,7 +1,8 @@
 //! One queue of a front end: how far it is set up, and its requests.
 //!
 //! Bounds: a head names one request at most, so slots are made when the ring starts, and the lists
-//! of segments in them keep their memory: a request allocates nothing but its payload.
+//! of segments in them keep their memory, for [`DATA_SEGMENTS_MAX`] each at most: a request
+//! allocates nothing but its payload.
 //!
 //! Invariants: a request that was taken is given back once, or its front end is gone. Nothing is
 //! written to a ring that was stopped, since its memory may be used for something else.
@@ -10,11 +11,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use forebay_engine::units::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::abi::{RingAddresses, status};
 use super::in_flight::InFlight;
 use super::memory::{Memory, Segment};
-use super::request::{Geometry, Judged, judge, take_status, total};
+use super::request::{DATA_SEGMENTS_MAX, Geometry, Judged, judge, take_status, total};
 use super::ring::{Chain, Places, RingFault, SplitRing};
 use crate::buffer_pool::BufferPool;
 use crate::frontend::block_request::{Active, Want};
@@ -217,10 +219,13 @@ impl Queue {
                 slot.state = SlotState::Taken(active);
                 slot.status_address = status_address;
                 let data = match request.want {
-                    Want::Read => &mut self.chain.writable,
-                    _ => &mut self.chain.readable,
+                    Want::Read => &self.chain.writable,
+                    Want::Write { .. } => &self.chain.readable,
+                    Want::Flush | Want::Discard { .. } | Want::WriteZeroes { .. } => &[][..],
                 };
-                std::mem::swap(data, &mut slot.data);
+                assert!(data.len() <= DATA_SEGMENTS_MAX, "the request was judged");
+                slot.data.clear();
+                slot.data.extend_from_slice(data);
                 Ok(Taken::Request(head))
             }
             Judged::Identify => {
@@ -351,9 +356,16 @@ fn next_head(ring: &mut SplitRing, memory: &Memory) -> Result<Option<u16>, RingF
     }
 }
 
+/// Adds to an event counter, unless it is at its maximum: then somebody is about to look anyway.
+///
+/// The front end has the same open file. It could make writes to it wait, and fill the counter, to
+/// hold up everybody on this shard; so there is a look first whether it takes one more. What is
+/// left to it is the moment between the two calls.
 fn signal(event: Option<&OwnedFd>) {
-    if let Some(event) = event {
-        // Only a counter at its maximum refuses, and then somebody is about to look anyway.
+    let Some(event) = event else { return };
+    let mut polled = [PollFd::new(event, PollFlags::OUT)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    if poll(&mut polled, Some(&at_once)) == Ok(1) && polled[0].revents().contains(PollFlags::OUT) {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
 }

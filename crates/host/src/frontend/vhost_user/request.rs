@@ -22,7 +22,7 @@ pub(super) const REQUEST_BYTES_MAX: u64 = 32 << 20;
 const RANGE_BYTES_MAX: u64 = 1 << 30;
 /// Segments of data in a request. What a ring of the usual size (128) has room for beside header
 /// and status.
-const DATA_SEGMENTS_MAX: u32 = 126;
+pub(super) const DATA_SEGMENTS_MAX: usize = 126;
 /// Queues that a front end may use.
 pub(super) const QUEUE_COUNT_MAX: u16 = 64;
 
@@ -73,7 +73,7 @@ impl Geometry {
         let range_sectors = (RANGE_BYTES_MAX / SECTOR_BYTES) as u32;
         BlockConfig {
             capacity: (self.size_bytes / SECTOR_BYTES).into(),
-            segments_max: DATA_SEGMENTS_MAX.into(),
+            segments_max: (DATA_SEGMENTS_MAX as u32).into(),
             block_bytes: logical.into(),
             // Parts of a block are merged, which costs a read.
             physical_block_shift: (block / logical).trailing_zeros() as u8,
@@ -161,6 +161,9 @@ pub(super) fn judge(
 }
 
 fn judge_data(geometry: &Geometry, want: Want, sector: u64, data: &[Segment]) -> Judged {
+    if data.len() > DATA_SEGMENTS_MAX {
+        return Judged::Refused(status::FAILED, "it has too many segments");
+    }
     let length_bytes = total(data);
     if length_bytes > REQUEST_BYTES_MAX {
         return Judged::Refused(status::FAILED, "it is too long");

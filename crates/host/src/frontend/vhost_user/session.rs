@@ -137,7 +137,7 @@ impl Session {
             request::SET_CONFIG => return Err("the configuration cannot be changed".to_owned()),
             request::SET_FEATURES => self.set_features(number(&payload)?, geometry)?,
             request::SET_PROTOCOL_FEATURES => {
-                self.protocol_features = number(&payload)? & PROTOCOL_FEATURES;
+                self.protocol_features = offered(number(&payload)?, PROTOCOL_FEATURES)?;
             }
             request::SET_OWNER => {}
             // Deprecated; front ends that still send it mean nothing by it.
@@ -169,11 +169,7 @@ impl Session {
     }
 
     fn set_features(&mut self, features: u64, geometry: &Geometry) -> Result<(), String> {
-        let unknown = features & !geometry.features();
-        if unknown != 0 {
-            return Err(format!("features {unknown:#x} were not offered"));
-        }
-        self.features = features;
+        self.features = offered(features, geometry.features())?;
         Ok(())
     }
 
@@ -331,6 +327,14 @@ impl Session {
         self.memory = None;
         self.in_flight = None;
         self.backend = None;
+    }
+}
+
+/// Features that a front end takes, if all of them are on offer.
+fn offered(features: u64, offer: u64) -> Result<u64, String> {
+    match features & !offer {
+        0 => Ok(features),
+        unknown => Err(format!("features {unknown:#x} were not offered")),
     }
 }
 

@@ -45,6 +45,8 @@ const DESCRIPTORS: u64 = GUEST;
 const AVAILABLE: u64 = GUEST + 0x1000;
 const USED: u64 = GUEST + 0x2000;
 const DATA: u64 = GUEST + 0x10000;
+/// From the rings of one queue to those of the next one; there is room for four before the data.
+const RINGS_BYTES: u64 = 0x3000;
 
 /// Memory of a guest in a file with margins.
 fn guest_file() -> File {
@@ -100,6 +102,8 @@ struct World {
     memory: Memory,
     kick: OwnedFd,
     call: OwnedFd,
+    /// The queue that rings and requests are of.
+    queue: u16,
 }
 
 impl World {
@@ -126,12 +130,18 @@ impl World {
             file,
             kick: event(),
             call: event(),
+            queue: 0,
         };
         world.front.devices.push(Device::new(0, export, "home", "disk.sock".into(), geometry));
         world.with(|front, context| {
             front.devices[0].connect(context.ring, own.into(), context.now);
         });
         world
+    }
+
+    /// Where a place of the first queue's rings is for the present one.
+    fn at(&self, place: u64) -> u64 {
+        place + u64::from(self.queue) * RINGS_BYTES
     }
 
     /// With one queue that works.
@@ -152,11 +162,12 @@ impl World {
     }
 
     fn start(&mut self) {
-        let state = |value| RingState { index: 0, value };
+        let index = u32::from(self.queue);
+        let state = |value| RingState { index, value };
         self.say(request::SET_VRING_NUM, state(SIZE.into()).as_bytes(), None);
-        let user = |address| address - GUEST + USER;
+        let user = |address| self.at(address) - GUEST + USER;
         let addresses = RingAddresses {
-            index: 0,
+            index,
             flags: 0,
             descriptors: user(DESCRIPTORS),
             used: user(USED),
@@ -165,8 +176,9 @@ impl World {
         };
         self.say(request::SET_VRING_ADDR, addresses.as_bytes(), None);
         let (kick, call) = (self.kick.try_clone().unwrap(), self.call.try_clone().unwrap());
-        self.say(request::SET_VRING_CALL, 0u64.as_bytes(), Some(&call));
-        self.say(request::SET_VRING_KICK, 0u64.as_bytes(), Some(&kick));
+        let number = u64::from(index);
+        self.say(request::SET_VRING_CALL, number.as_bytes(), Some(&call));
+        self.say(request::SET_VRING_KICK, number.as_bytes(), Some(&kick));
         self.say(request::SET_VRING_ENABLE, state(1).as_bytes(), None);
     }
 
@@ -214,8 +226,9 @@ impl World {
 
     /// Takes what is available, as after a kick.
     fn kick(&mut self) {
+        let queue = self.queue;
         self.with(|front, context| {
-            front.drain(context, 0, 0);
+            front.drain(context, 0, queue);
             front.flush(context);
         });
     }
@@ -259,7 +272,8 @@ impl World {
 
     fn is_resting(&mut self) -> bool {
         let session = self.front.devices[0].session.as_ref().unwrap();
-        session.queues[0].fault.is_some()
+        let queue = session.queues.get(usize::from(self.queue));
+        queue.is_some_and(|queue| queue.fault.is_some())
     }
 
     fn calls(&self) -> u64 {
@@ -272,15 +286,16 @@ impl World {
 
     /// Makes a chain available that begins at a descriptor.
     fn make_available(&self, index: u16, head: u16) {
-        put(&self.memory, AVAILABLE + 4 + u64::from(index % SIZE) * 2, &head);
-        put(&self.memory, AVAILABLE + 2, &(index + 1));
+        let ring = self.at(AVAILABLE);
+        put(&self.memory, ring + 4 + u64::from(index % SIZE) * 2, &head);
+        put(&self.memory, ring + 2, &index.wrapping_add(1));
     }
 
     /// A request of three descriptors, header, data and status, from the given one on.
     fn request(&self, head: u16, kind: u32, sector: u64, data_bytes: u32, data_flags: u16) {
         let place = DATA + u64::from(head) * 0x4000;
         put(&self.memory, place, &[u64::from(kind), sector]);
-        let next = |index: u64| DESCRIPTORS + (u64::from(head) + index) * 16;
+        let next = |index: u64| self.at(DESCRIPTORS) + (u64::from(head) + index) * 16;
         put(&self.memory, next(0), &descriptor(place, 16, 1, head + 1));
         let data = descriptor(place + 0x100, data_bytes, 1 | data_flags, head + 2);
         put(&self.memory, next(1), &data);

@@ -45,6 +45,7 @@ fn a_front_end_that_makes_no_sense_is_left() {
         (999, vec![]),
         (request::SET_FEATURES, u64::MAX.as_bytes().to_vec()),
         (request::SET_FEATURES, vec![0; 3]),
+        (request::SET_PROTOCOL_FEATURES, (1u64 << 8).as_bytes().to_vec()),
         (request::SET_MEM_TABLE, vec![0xff; 40]),
         (request::SET_VRING_NUM, state(0, 3)),
         (request::SET_VRING_NUM, state(0, 65536)),
@@ -76,6 +77,29 @@ fn what_is_refused_is_told_to_those_who_ask() {
     wire::send(world.peer.as_fd(), request::SET_OWNER, flags, &[], None).unwrap();
     world.listen();
     assert_eq!(world.hear_number(), 0);
+}
+
+/// What the front end may do to a descriptor that it shares does not make the shard wait.
+#[test]
+fn a_counter_that_is_full_is_not_waited_for() {
+    let mut world = World::running(0);
+    rustix::io::write(&world.call, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    let flags = rustix::fs::fcntl_getfl(&world.call).unwrap();
+    rustix::fs::fcntl_setfl(&world.call, flags - rustix::fs::OFlags::NONBLOCK).unwrap();
+    world.request(0, 0, 0, 512, 2);
+    world.make_available(0, 0);
+    world.kick();
+    let request = world.demand().unwrap();
+    world.reply(request.number, Ok(()));
+    assert_eq!((world.used(), world.calls()), (1, u64::MAX - 1));
+    // It is called again as soon as there is room.
+    world.request(3, 0, 0, 512, 2);
+    world.make_available(1, 3);
+    world.kick();
+    let request = world.demand().unwrap();
+    world.reply(request.number, Ok(()));
+    rustix::fs::fcntl_setfl(&world.call, flags).unwrap();
+    assert_eq!((world.used(), world.calls()), (2, 1));
 }
 
 #[test]
