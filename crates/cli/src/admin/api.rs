@@ -46,6 +46,9 @@ pub(crate) struct CacheSet {
     pub(crate) set_id: String,
     pub(crate) label: String,
     pub(crate) cache_device: String,
+    /// Where this host keeps what it knows of the set.
+    #[serde(default)]
+    pub(crate) state_file: Option<String>,
     /// `good`, `degraded` or `failed`.
     pub(crate) cache_health: String,
     /// Why it is not good, and what to do.
@@ -137,6 +140,9 @@ pub(crate) struct Export {
     /// The block device that the daemon itself serves it as, if it does.
     #[serde(default)]
     pub(crate) block_device: Option<String>,
+    /// The socket of virtual machines that it is served at, if it is.
+    #[serde(default)]
+    pub(crate) vhost_user: Option<String>,
     /// Absent for a bare device.
     pub(crate) volume: Option<Volume>,
     pub(crate) latency: Latency,

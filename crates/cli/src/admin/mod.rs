@@ -22,7 +22,6 @@ use axum::routing::{get, post};
 use axum::{Json, Router};
 use forebay_engine::event::DirtyFate;
 use forebay_engine::options::{PROMOTION_NHIT_MAX, SetSettings, VolumeSettings};
-use forebay_host::state_file::set_id_text;
 use forebay_host::{
     AdminCommand, ClientSize, CommandDone, CommandOutcome, DeviceSpec, ShardHandle, ShardStatus,
     Ticket,
@@ -287,8 +286,10 @@ async fn post_takeover(
     Json(request): Json<TakeoverRequest>,
 ) -> Answered {
     let status = shard_status(&handle).await?;
-    let set_id = status.set.map(|set| set_id_text(&set.set_id));
-    let begin = move || predecessor::begin(&request, set_id.as_deref(), handle, socket);
+    let Some(set) = status.set else {
+        return Err(Failure::refused("this daemon serves no cache set"));
+    };
+    let begin = move || predecessor::begin(&request, &set, handle, socket);
     tokio::task::spawn_blocking(begin)
         .await
         .map_err(|error| Failure::failed(format!("the takeover could not be begun: {error}")))??;

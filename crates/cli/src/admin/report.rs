@@ -93,6 +93,7 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         set_id: set_id_text(&report.set_id),
         label: report.label.clone(),
         cache_device: report.cache_device.clone(),
+        state_file: Some(report.state_file.display().to_string()),
         recovery_error: report.recovery_error.map(|error| error.to_string()),
         cache_health: names::health_name(status.cache_health).to_owned(),
         cache_trouble: cache_trouble(status.cache_health),
@@ -191,6 +192,7 @@ fn export(report: &ExportReport) -> Export {
         is_read_only: report.is_read_only,
         unavailable: report.unavailable.clone(),
         block_device: report.block_device.clone(),
+        vhost_user: report.vhost_user.as_ref().map(|path| path.display().to_string()),
         volume: report.volume.as_ref().map(volume),
         latency: Latency {
             read_hit: percentiles(&report.latency.read_hit),

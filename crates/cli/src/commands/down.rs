@@ -1,8 +1,12 @@
 //! `forebay down`: takes away what `forebay up` has made.
 //!
 //! The order matters: a daemon that stops under a client takes the device away from whoever uses
-//! it. So first nobody may use a device, then clients go, then the daemon.
+//! it. So first nobody may use a device, then clients go, then the daemon. Clients that something
+//! else has connected, such as a virtual machine, keep the daemon.
 
+use std::time::{Duration, Instant};
+
+use crate::admin::api::{Connection, Status};
 use crate::admin::client::{self, AdminClient};
 use crate::admin::socket;
 use crate::args::DownArguments;
@@ -14,6 +18,10 @@ use crate::block_devices::{self, FrontEndKind, link};
 use crate::commands::format::absolute;
 use crate::exit::Failure;
 use crate::output;
+
+/// How long clients that were disconnected may be known to the daemon.
+const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Runs the command.
 pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
@@ -32,6 +40,13 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     }
     let server = if daemon.is_some() { Server::Lives } else { Server::IsDead };
     refuse_if_used(&set, &devices, server)?;
+    if let Some(daemon) = &daemon {
+        let status = client::block_on(daemon.status())??;
+        let has_none = |client: &&Connection| {
+            !devices.iter().any(|device| client.export.as_ref() == Some(&device.name))
+        };
+        refuse_if_served(&status, foreign_clients(&status).filter(has_none))?;
+    }
     let mut text = String::new();
     for device in &devices {
         link::forget(device);
@@ -48,7 +63,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         daemon => daemon,
     };
     if let Some(daemon) = daemon {
-        let pid = client::block_on(daemon.status())??.pid;
+        let pid = await_no_clients(&daemon)?;
         background::stop(&daemon, pid)?;
         text.push_str(&format!("daemon {pid} has stopped\n"));
     }
@@ -100,6 +115,44 @@ fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), F
             "its daemon has ended: end who uses it, unmount it, then `forebay down {cache}` again"
         ))
     })
+}
+
+/// Clients that are served a volume, other than the devices that the daemon itself has made.
+fn foreign_clients(status: &Status) -> impl Iterator<Item = &Connection> {
+    let is_device = |client: &Connection| {
+        status.exports.iter().any(|export| export.block_device.as_ref() == Some(&client.peer))
+    };
+    status.connections.iter().filter(move |client| client.export.is_some() && !is_device(client))
+}
+
+fn refuse_if_served<'a>(
+    status: &Status,
+    clients: impl Iterator<Item = &'a Connection>,
+) -> Result<(), Failure> {
+    let users = clients.map(|client| {
+        format!("{} uses `{}`", client.peer, client.export.as_deref().unwrap_or_default())
+    });
+    let users: Vec<String> = users.collect();
+    if users.is_empty() {
+        return Ok(());
+    }
+    let text = format!("daemon {} is kept: {}", status.pid, users.join(", "));
+    Err(Failure::refused(text).or(
+        "end these clients, then again; or `forebay stop`, which takes the volumes away from them",
+    ))
+}
+
+/// Waits a moment for the daemon to notice that clients have gone. Returns its process.
+fn await_no_clients(daemon: &AdminClient) -> Result<u32, Failure> {
+    let deadline = Instant::now() + CLIENT_PATIENCE;
+    loop {
+        let status = client::block_on(daemon.status())??;
+        match refuse_if_served(&status, foreign_clients(&status)) {
+            Ok(()) => return Ok(status.pid),
+            Err(failure) if Instant::now() >= deadline => return Err(failure),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
 }
 
 /// Serves ublk devices whose daemon has died, so that what waits at them is carried out and they

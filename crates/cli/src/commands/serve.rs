@@ -95,7 +95,9 @@ fn meet(cache: &Path, arguments: &ServeArguments) -> Result<(Succession, String)
     let cache = absolute(cache)?;
     let set_id = set_id_text(&read_superblock(&cache)?.set_id);
     let ublk: Vec<String> = arguments.ublk.iter().map(|ublk| ublk.name.clone()).collect();
-    let succession = Succession::meet(&cache, &set_id, arguments.admin.as_deref(), &ublk)?;
+    let state_directory = absolute(&arguments.state.state_dir)?;
+    let admin = arguments.admin.as_deref();
+    let succession = Succession::meet(&cache, &set_id, state_directory, admin, &ublk)?;
     Ok((succession, set_id[..NAME_DIGITS].to_owned()))
 }
 

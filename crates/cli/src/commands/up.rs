@@ -175,6 +175,11 @@ fn has_ublk_device(status: &Status) -> bool {
     status.exports.iter().any(|export| export.block_device.is_some())
 }
 
+/// Whether an export cannot get a block device from a client.
+fn has_no_device(export: &Export) -> bool {
+    export.unavailable.is_some() || export.vhost_user.is_some()
+}
+
 /// A daemon that runs: which front end its volumes are to have.
 fn join(
     set: &Set,
@@ -193,13 +198,11 @@ fn join(
     let front_end = match own {
         Some(record) => record.front_end,
         None if has_ublk_device(&status) => FrontEndKind::Ublk,
+        // None can have a device, so none has to be chosen; the reason is told for each.
+        None if status.exports.iter().all(has_no_device) => wanted.unwrap_or(FrontEndKind::Ublk),
         None if wanted == Some(FrontEndKind::Ublk) => {
             let text = format!("daemon {pid} serves {cache} over NBD, not as ublk devices");
             return Err(Failure::refused(text).or("stop it first with `forebay stop`"));
-        }
-        // None can have a device, so none has to be chosen; the reason is told for each.
-        None if status.exports.iter().all(|export| export.unavailable.is_some()) => {
-            wanted.unwrap_or(FrontEndKind::Ublk)
         }
         None => machine::choose_client(wanted)?,
     };
@@ -305,6 +308,10 @@ fn make_device(
     }
     if let Some(known) = known {
         return Ok(known.clone());
+    }
+    if let Some(path) = &export.vhost_user {
+        return Err(Failure::failed(format!("it is served to virtual machines at {path}"))
+            .or("to have it on this machine, end that daemon and start one without --vhost-user"));
     }
     let (cache, pid) = (set.cache.display(), served.status.pid);
     if served.front_end == FrontEndKind::Ublk {

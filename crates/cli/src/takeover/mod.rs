@@ -27,6 +27,8 @@ pub(crate) mod predecessor;
 pub(crate) mod successor;
 mod wire;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 /// Of the exchange. A daemon refuses a successor with another one, and goes on.
@@ -40,7 +42,11 @@ pub(crate) struct TakeoverRequest {
     /// Identity of the cache set.
     pub(crate) set_id: String,
     /// Where the successor waits.
-    pub(crate) socket: std::path::PathBuf,
+    pub(crate) socket: PathBuf,
+    /// Where the successor keeps what this host knows of the set. Older
+    /// programs do not say.
+    #[serde(default)]
+    pub(crate) state_directory: Option<PathBuf>,
 }
 
 /// What the two say to each other.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use forebay_host::state_file::set_id_text;
 use forebay_host::takeover::{HandedDevice, HandedOver, TAKEOVER_MAX};
-use forebay_host::{ListenAddress, Listener, ShardHandle};
+use forebay_host::{ListenAddress, Listener, SetReport, ShardHandle};
 use sd_notify::NotifyState;
 
 use super::wire::Wire;
@@ -23,7 +24,7 @@ const PREPARATION_MAX: Duration = Duration::from_secs(60);
 /// Judges a request and begins to hand over, on a thread of its own.
 pub(crate) fn begin(
     request: &TakeoverRequest,
-    set_id: Option<&str>,
+    set: &SetReport,
     handle: ShardHandle,
     admin: Arc<BoundSocket>,
 ) -> Result<(), Failure> {
@@ -35,10 +36,11 @@ pub(crate) fn begin(
         ))
         .or("stop this daemon and start the other one"));
     }
-    if set_id != Some(request.set_id.as_str()) {
+    if set_id_text(&set.set_id) != request.set_id {
         return Err(Failure::refused(format!("this daemon does not serve {}", request.set_id))
             .or("name the cache device that it serves"));
     }
+    refuse_other_state(request, &set.state_file)?;
     let failed = |error: io::Error| {
         Failure::failed(format!(
             "cannot meet the successor at {}: {error}",
@@ -60,6 +62,24 @@ pub(crate) fn begin(
     };
     thread::Builder::new().name("takeover".into()).spawn(work).map_err(failed)?;
     Ok(())
+}
+
+/// What the host knows of a set has to stay in one place: a file that nobody writes any more would
+/// go on to say which volumes are clean.
+fn refuse_other_state(request: &TakeoverRequest, state_file: &Path) -> Result<(), Failure> {
+    let (Some(theirs), Some(ours)) = (&request.state_directory, state_file.parent()) else {
+        return Ok(());
+    };
+    // The successor makes what is missing, so there may be nothing to resolve.
+    let resolve = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    if resolve(theirs) == resolve(ours) {
+        return Ok(());
+    }
+    let (theirs, ours) = (theirs.display(), ours.display());
+    Err(Failure::refused(format!(
+        "this daemon keeps the state of the set in {ours}, and its successor would in {theirs}"
+    ))
+    .or(format!("add --state-dir {ours}")))
 }
 
 /// Until the commit, which ends the process.

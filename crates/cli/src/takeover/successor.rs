@@ -58,6 +58,7 @@ impl Succession {
     pub(crate) fn meet(
         cache: &Path,
         set_id: &str,
+        state_directory: PathBuf,
         admin: Option<&Path>,
         ublk: &[String],
     ) -> Result<Succession, Failure> {
@@ -66,7 +67,12 @@ impl Succession {
         let meeting = Meeting::open(&daemon.socket().with_extension(ending))?;
         let socket = std::path::absolute(meeting.path())
             .map_err(|error| Failure::failed(format!("cannot find the directory: {error}")))?;
-        let request = TakeoverRequest { version: VERSION, set_id: set_id.to_owned(), socket };
+        let request = TakeoverRequest {
+            version: VERSION,
+            set_id: set_id.to_owned(),
+            socket,
+            state_directory: Some(state_directory),
+        };
         client::block_on(daemon.take_over(&request))?.map_err(|failure| match failure.exit {
             Exit::NotFound => Failure::refused("the daemon that runs knows no takeover")
                 .or("stop it with `forebay stop` and start this one without --takeover"),

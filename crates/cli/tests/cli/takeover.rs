@@ -394,6 +394,11 @@ fn what_cannot_be_taken_over_is_refused_and_the_daemon_goes_on() {
     let other = serde_json::json!({ "version": 1, "set_id": "0", "socket": "/nowhere" });
     let answer = ask(&scratch, &other);
     assert!(answer.contains("409") && answer.contains("does not serve 0"), "{answer}");
+    // The state file that this one keeps would not be written any more.
+    let elsewhere = ["serve", "cache.img", "--state-dir", "elsewhere", "--takeover"];
+    let refused = scratch.run(&elsewhere).expect(3);
+    refused.says("keeps the state of the set in").says("--state-dir");
+    assert!(!scratch.path("elsewhere").exists());
     let mut puppet = Puppet::meet(&scratch);
     puppet.say(r#"{"message":"begin","and":"more"}"#);
     assert_eq!(puppet.hear().unwrap()["message"], "refused");

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::client::NbdClient;
 use crate::fuse::await_that;
 use crate::support::{Ended, Scratch, has_block_devices, has_tool};
 
@@ -258,6 +259,29 @@ fn a_daemon_that_does_not_answer_is_not_taken_for_dead() {
     device.sync_all().expect("it is served");
     drop(device);
     site.down().expect(0);
+}
+
+/// What `up` has not connected is not cut off by `down`: neither where it started the daemon, nor
+/// where it found one.
+#[test]
+fn down_keeps_a_daemon_that_serves_somebody_else() {
+    let Some(site) = Site::new("down_keeps_a_daemon_that_serves_somebody_else") else { return };
+    let scratch = &site.scratch;
+    let server = scratch.serve();
+    let mut client = NbdClient::connect(&server.socket, "vol").unwrap();
+    site.down().expect(3).says("is kept").says("uses `vol`").says("forebay stop");
+    client.write(0, &[5; 4096]).expect("it is served");
+    drop(client);
+    site.down().expect(0).says("has stopped");
+    drop(server);
+
+    site.up();
+    let mut client = NbdClient::connect(&scratch.run_file("nbd"), "vol").unwrap();
+    site.down().expect(3).says("is kept");
+    client.write(0, &[6; 4096]).expect("it is served");
+    drop(client);
+    site.down().expect(0).says("has stopped");
+    site.assert_is_down(&[]);
 }
 
 #[test]

@@ -440,6 +440,7 @@ impl ServedSet {
             set_id: superblock.set_id,
             label: superblock.label.clone(),
             cache_device: self.cache_spec.to_string(),
+            state_file: self.state_file.path().to_owned(),
             recovery_error: match self.phase {
                 SetPhase::Failed(error) => Some(error),
                 SetPhase::Recovering | SetPhase::Serving | SetPhase::Stopped(_) => None,

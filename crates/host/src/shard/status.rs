@@ -51,6 +51,8 @@ pub struct SetReport {
     pub label: String,
     /// Cache device spec.
     pub cache_device: String,
+    /// Where this host keeps what it knows of the set.
+    pub state_file: PathBuf,
     /// Why recovery failed; such a set is not served.
     pub recovery_error: Option<forebay_engine::error::RecoveryError>,
     /// What the engine says.
