@@ -222,6 +222,16 @@ fio_verify() {
         --do_verify=1 --fsync=64 --randrepeat=0
 }
 
+# zeroes_are_written DEVICE: over data at its beginning, and over nothing else.
+zeroes_are_written() {
+    must "zeroes" dd if=/dev/urandom of=/run/data bs=1M count=6
+    must "zeroes" dd if=/run/data of=$1 bs=1M oflag=direct
+    must "zeroes" /bin/blkdiscard -f -z -o 1048576 -l 4194304 $1
+    must "zeroes" dd if=/dev/zero of=/run/data bs=1M seek=1 count=4 conv=notrunc
+    must "zeroes" cmp -n 6291456 /run/data $1
+    rm /run/data
+}
+
 # load: until /run/enough is there; every byte is compared.
 load() {
     while [ ! -e /run/enough ]; do

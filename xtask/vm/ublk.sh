@@ -89,6 +89,8 @@ must "unmount" umount $MOUNT
 must "fsck" e2fsck -f -n $DEVICE
 ok "fsck"
 must "block device" fio_verify whole $DEVICE 16M
+zeroes_are_written $DEVICE
+ok "zeroes"
 
 # A hit allocates nothing: probes of the kernel count what the thread that serves asks the C library
 # for. What it does from time to time may, which is nothing to as many requests; writeback may, too,

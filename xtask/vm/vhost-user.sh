@@ -34,6 +34,9 @@ ok "serial"
 [ "$(value queue/discard_max_bytes)" -gt 0 ] || failed "discard" "the disk takes no discards"
 [ "$(value queue/write_zeroes_max_bytes)" -gt 0 ] || failed "zeroes" "the disk writes no zeroes"
 [ "$(value queue/physical_block_size)" = 4096 ] || failed "geometry" "of 4096 bytes are no blocks"
+[ "$(value queue/minimum_io_size)" = 4096 ] || failed "geometry" "less is no smallest request"
+[ "$(value queue/optimal_io_size)" = 4096 ] ||
+    failed "geometry" "requests of $(value queue/optimal_io_size) bytes are said to be best"
 queues=$(ls "/sys/block/$disk/mq" | wc -l)
 [ "$queues" = 2 ] || failed "geometry" "it has $queues queues"
 ok "geometry"
@@ -42,9 +45,7 @@ load "verify" 5
 ok "verify"
 
 must "discard" blkdiscard -o 0 -l 4194304 /dev/"$disk"
-must "zeroes" fio --name=zeroes --filename=/dev/"$disk" --direct=1 --rw=write --bs=1M --size=4M \
-    --zero_buffers
-cmp -n 4194304 /dev/"$disk" /dev/zero || failed "zeroes" "they read as something else"
+zeroes_are_written /dev/"$disk"
 ok "discard and zeroes"
 
 echo "kills begin"

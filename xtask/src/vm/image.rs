@@ -17,7 +17,9 @@ use super::supplies::Supplies;
 use super::tools::Tools;
 
 /// Programs of others. What is not downloaded is what tests outside of guests use, too.
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
+    // That of busybox writes no zeroes.
+    "blkdiscard",
     "fio",
     "fsx",
     "mkfs.ext4",
