@@ -20,6 +20,11 @@ busy() {
     awk '/^cpu / { print $2 + $3 + $4 + $7 + $8 }' /proc/stat
 }
 
+# switches: how often all processors went from one thread to another, the idle ones included.
+switches() {
+    awk '/^ctxt/ { print $2 }' /proc/stat
+}
+
 # served: what the daemon did, in its own code and in the kernel; zero where there is none.
 served() {
     if [ -n "$DAEMON" ]; then
@@ -48,7 +53,7 @@ profile() {
 reads() {
     echo "--name=figures --filename=$1 --size=${MIB}M --rw=randread --bs=4k --direct=1
         --ioengine=libaio --iodepth=$2 --runtime=$seconds --time_based --norandommap
-        --randrepeat=0 --thread"
+        --randrepeat=0 --thread --lat_percentiles=1 --clat_percentiles=0"
 }
 
 # phase TARGET DEVICE DEPTH
@@ -59,9 +64,9 @@ phase() {
         return
     fi
     misses=$(misses)
-    before="$(busy) $(served)"
+    before="$(busy) $(served) $(switches)"
     must "$1" $work
-    after="$(busy) $(served)"
+    after="$(switches) $(busy) $(served)"
     [ "$misses" = "$(misses)" ] || failed "$1" "some reads missed the cache"
     # Fields of fio's terse format, version 3.
     awk -F ';' -v "all=$before $after" -v "what=target=$1 depth=$3 round=$round" '$1 == 3 {
@@ -70,8 +75,9 @@ phase() {
         printf "figure %s requests=%d seconds=%.3f mean_us=%.1f p99_us=%.1f", what, $8 * $9 / 1000,
             $9 / 1000, $40, p99[2]
         printf " client_user_ms=%.0f client_system_ms=%.0f", $88 * $9 / 100, $89 * $9 / 100
-        printf " server_user_ms=%d server_system_ms=%d all_ms=%d\n", (ticks[5] - ticks[2]) * 10,
-            (ticks[6] - ticks[3]) * 10, (ticks[4] - ticks[1]) * 10
+        printf " server_user_ms=%d server_system_ms=%d all_ms=%d", (ticks[7] - ticks[2]) * 10,
+            (ticks[8] - ticks[3]) * 10, (ticks[6] - ticks[1]) * 10
+        printf " switches=%d\n", ticks[5] - ticks[4]
     }' /run/fio.out
 }
 
