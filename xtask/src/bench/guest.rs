@@ -353,15 +353,16 @@ At a depth of 1 the processors are idle most of the time and what is left is mos
 and waking up, so latency follows the context switches of a request, as counted above. Over ublk the
 kernel wakes the daemon for a request, and fio for its end. Over NBD it wakes a thread of the client
 to send the request as well, one to receive the answer, and one that tells of the end. With two of
-five wake-ups and the work that both ways have in common the ratio stays below the aim; a daemon that
-polls instead of sleeping would save one more, and take a processor for itself.
+five wake-ups, and the work that both ways have in common, the ratio stays below the aim; a daemon
+that polls instead of sleeping would save one more, and take a processor for itself.
 
 At a depth of 32 there is little of that on either way, and the checksum of the block that is read
 takes more than any other function, as long on both ways: QEMU emulates its instructions one by one,
 where a real processor takes a tenth of a microsecond. NBD has more copies through the socket
-(`_copy_from_iter`, `_copy_to_iter`), memory for them, and the client's threads. So the checksum is one reason why the ratio is less than the aim at this depth, and not the only
-one: the work that both ways have in common, of fio, of the engine and of the RAM disks, is a larger
-part of a request here than at a depth of 1, and leaves less that a front end can save.
+(`_copy_from_iter`, `_copy_to_iter`), memory for them, and the client's threads. So the checksum is
+one reason why the ratio is less than the aim at this depth, and not the only one: the work that
+both ways have in common, of fio, of the engine and of the RAM disks, is a larger part of a request
+here than at a depth of 1, and leaves less that a front end can save.
 
 {table}"
     )
