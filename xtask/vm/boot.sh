@@ -229,6 +229,33 @@ service() {
     must "start" mount $MOUNT
     must "start" md5sum --quiet -c $SUMS
     ok "start"
+    by_nbd
+}
+
+# by_nbd: the kernel's NBD client in place of ublk, in the same unit.
+by_nbd() {
+    must "nbd" systemctl reset-failed $SERVICE
+    must "nbd" umount $MOUNT
+    must "nbd" systemctl stop $SERVICE
+    echo "OPTIONS=--front-end nbd" >>/etc/forebay/home.conf
+    must "nbd" systemctl start $SERVICE
+    must "nbd" mount $MOUNT
+    grep -q "^/dev/nbd[0-9]* $MOUNT ext4 " /proc/mounts || failed "nbd" "$(cat /proc/mounts)"
+    udevadm info --query=symlink --name="$(readlink -f /dev/forebay/home)" | grep forebay/home ||
+        failed "nbd" "udev does not know the name"
+    must "nbd" md5sum --quiet -c $SUMS
+    must "nbd" cp /vm/bin/busybox $MOUNT/written
+    must "nbd" sync -f $MOUNT
+    must "nbd" umount $MOUNT
+    must "nbd" systemctl stop $SERVICE
+    [ -z "$(cat /sys/block/nbd*/pid 2>/dev/null)" ] || failed "nbd" "a device is still connected"
+    must "nbd" e2fsck -f -n $ORIGIN
+    sed -i /^OPTIONS=/d /etc/forebay/home.conf
+    must "nbd" systemctl start $SERVICE
+    must "nbd" mount $MOUNT
+    is_mounted || failed "nbd" "$MOUNT is mounted by something else: $(cat /proc/mounts)"
+    must "nbd" cmp /vm/bin/busybox $MOUNT/written
+    ok "nbd: mounted by the kernel's client, and taken down"
 }
 
 # boots_without NAME RESULT STATUS: the machine is up without the volume, and the service ended so.

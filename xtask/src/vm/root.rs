@@ -17,7 +17,7 @@ use super::supplies::{Fetch, Supplies};
 use crate::packages;
 
 /// What a small system is made of; what they need comes with them. busybox has all else.
-const PACKAGES: [&str; 12] = [
+const PACKAGES: [&str; 13] = [
     "base-files",
     "base-passwd",
     "coreutils",
@@ -26,6 +26,7 @@ const PACKAGES: [&str; 12] = [
     "kmod",
     "libc-bin",
     "mount",
+    "nbd-client",
     "systemd",
     "systemd-sysv",
     "udev",

@@ -9,8 +9,8 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::programs;
 use super::record::{Device, Record};
+use super::{FrontEndKind, programs};
 use crate::admin::socket;
 use crate::exit::Failure;
 
@@ -67,11 +67,21 @@ fn relative(device: &Path) -> PathBuf {
     }
 }
 
+/// Where the rule looks for the name of a device. The number of an nbd device may be somebody
+/// else's by now, so the process that connected it belongs to the name of the file.
+fn udev_file(device: &Device) -> PathBuf {
+    let kernel_name = device.kernel_name();
+    let name = match (device.front_end, device.client_pid) {
+        (FrontEndKind::Nbd, Some(pid)) => format!("{kernel_name}-{pid}"),
+        _ => kernel_name.to_owned(),
+    };
+    socket::run_directory().join(UDEV_FOLDER).join(name)
+}
+
 fn tell_udev(device: &Device) -> io::Result<()> {
-    let folder = socket::run_directory().join(UDEV_FOLDER);
-    fs::create_dir_all(&folder)?;
+    let file = udev_file(device);
+    fs::create_dir_all(file.parent().expect("it is in a folder"))?;
     let text = format!("FOREBAY_NAME={}\n", device.name);
-    let file = folder.join(device.kernel_name());
     if fs::read_to_string(&file).is_ok_and(|known| known == text) {
         return Ok(());
     }
@@ -82,9 +92,8 @@ fn tell_udev(device: &Device) -> io::Result<()> {
 
 /// Takes the name back, before the device is taken away.
 pub(crate) fn forget(device: &Device) {
-    let folder = socket::run_directory().join(UDEV_FOLDER);
     // Nobody minds if one is gone already.
-    let _ = fs::remove_file(folder.join(device.kernel_name()));
+    let _ = fs::remove_file(udev_file(device));
     if let Some(link) = &device.link
         && fs::read_link(link).is_ok_and(|target| target == relative(&device.device))
     {
