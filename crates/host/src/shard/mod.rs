@@ -25,7 +25,7 @@ use crate::buffer_pool::BufferPool;
 use crate::device::{Access, OpenedDevice, Recorder};
 use crate::device_spec::DeviceSpec;
 use crate::frontend::ublk::{UblkError, UblkOptions};
-use crate::frontend::vhost_user::{VhostUserError, VhostUserOptions};
+use crate::frontend::vhost_user::{self, VhostUserError, VhostUserOptions};
 use crate::listen::{ListenAddress, ListenError, Listener};
 use crate::probe::OpenError;
 use crate::recording::RecordingError;
@@ -263,6 +263,7 @@ impl Shard {
         bare: Vec<BareExport>,
         handed: &mut HandedListeners,
     ) -> Result<Shard, ShardError> {
+        vhost_user::check_paths(&options.vhost_user)?;
         let wake_up = Arc::new(WakeUp::new()?);
         let (handle, messages) = ShardHandle::new(Arc::clone(&wake_up));
         let listeners = options.listen.iter().map(|address| claim(address, &mut handed.nbd));

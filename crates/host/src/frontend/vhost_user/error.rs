@@ -31,6 +31,16 @@ pub enum VhostUserError {
         /// Where it was to be served.
         path: PathBuf,
     },
+    /// Each socket is that of one export.
+    #[error("`{one}` and `{other}` cannot both be served at {}", path.display())]
+    SamePath {
+        /// Where both were to be served.
+        path: PathBuf,
+        /// One export.
+        one: String,
+        /// And another one.
+        other: String,
+    },
     /// More sockets than there are numbers for.
     #[error("{count} vhost-user sockets are too many; {most} are possible")]
     TooMany {

@@ -69,6 +69,17 @@ pub struct VhostUserOptions {
     pub path: PathBuf,
 }
 
+/// Finds two exports that are to be at one socket, before that is made.
+pub(crate) fn check_paths(options: &[VhostUserOptions]) -> Result<(), VhostUserError> {
+    for (index, VhostUserOptions { name, path }) in options.iter().enumerate() {
+        if let Some(first) = options[..index].iter().find(|first| first.path == *path) {
+            let (one, other) = (first.name.clone(), name.clone());
+            return Err(VhostUserError::SamePath { path: path.clone(), one, other });
+        }
+    }
+    Ok(())
+}
+
 /// The front end.
 pub(crate) struct VhostUserFrontEnd {
     devices: Vec<Device>,
