@@ -53,9 +53,18 @@ pub(crate) fn is_dead(process: &str) -> bool {
     if process == "0" {
         return false;
     }
-    let Ok(stat) = fs::read_to_string(format!("/proc/{process}/stat")) else { return true };
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-    matches!(state, Some('Z' | 'X'))
+    matches!(state_of(process), None | Some('Z' | 'X'))
+}
+
+/// A process that a signal or a debugger has stopped.
+pub(crate) fn is_stopped(process: &str) -> bool {
+    matches!(state_of(process), Some('T' | 't'))
+}
+
+/// What the kernel says a process does; see proc_pid_stat(5). `None` if there is none.
+fn state_of(process: &str) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
 /// Tries `open` again while it fails for a lock of a process that has ended. `locked` finds the

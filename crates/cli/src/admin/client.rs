@@ -26,8 +26,12 @@ use crate::exit::{Exit, Failure};
 use crate::lock_holder;
 use crate::takeover::TakeoverRequest;
 
-/// How long a daemon may take to tell its status. It does so between any two requests of clients.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a daemon may take to tell its status. It does so between any two requests of clients;
+/// but where processors or the disk of its state file are busy, that may take its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it is waited for until there is a look whether its process is stopped, or whether it
+/// still tells its status.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Runs a future to its end on this thread.
 pub(crate) fn block_on<F: Future>(future: F) -> Result<F::Output, Failure> {
@@ -123,12 +127,31 @@ impl AdminClient {
     /// The status, or why there is none; an error of its own if the daemon says nothing.
     async fn status_in_time(&self) -> Result<Result<Status, Failure>, Failure> {
         let answer = self.request(Method::GET, "/v1/status", Bytes::new());
-        tokio::time::timeout(PATIENCE, answer).await.map_err(|_| {
-            let (place, seconds) = (self.socket.display(), PATIENCE.as_secs());
-            Failure::failed(format!("the daemon on {place} has not answered for {seconds} s"))
-                .or("it is stopped or stuck: its log may say why. To kill it loses nothing that \
-                     was acknowledged; then start it again")
-        })
+        tokio::pin!(answer);
+        let mut silent = Duration::ZERO;
+        loop {
+            if let Ok(answer) = tokio::time::timeout(LOOK, &mut answer).await {
+                return Ok(answer);
+            }
+            silent += LOOK;
+            if silent >= PATIENCE || self.is_stopped().await {
+                break;
+            }
+        }
+        let (place, seconds) = (self.socket.display(), silent.as_secs());
+        Err(Failure::failed(format!("the daemon on {place} has not answered for {seconds} s"))
+            .or("it is stopped or stuck: its log may say why. To kill it loses nothing that was \
+             acknowledged; then start it again"))
+    }
+
+    /// Whether the process that made the socket does not run, because a signal or a debugger has
+    /// stopped it.
+    async fn is_stopped(&self) -> bool {
+        // Who is stopped takes no connections, and there is an end to those that wait.
+        let stream = tokio::time::timeout(LOOK, UnixStream::connect(&self.socket)).await;
+        let Ok(Ok(stream)) = stream else { return false };
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+        pid.is_some_and(|pid| lock_holder::is_stopped(&pid.to_string()))
     }
 
     /// Sets the counters to zero.
@@ -215,7 +238,7 @@ impl AdminClient {
                 biased;
                 answer = &mut answer => return answer,
                 // One that ends tells no status any more, and may still answer.
-                () = tokio::time::sleep(PATIENCE) => drop(self.status_in_time().await?),
+                () = tokio::time::sleep(LOOK) => drop(self.status_in_time().await?),
             }
         }
     }

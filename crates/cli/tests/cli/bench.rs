@@ -193,6 +193,7 @@ fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
     let plan = plan(&scratch, "real", &[DEVICES, BROKEN, PHASES]);
     let run = ["bench", "run", &plan, "--out", "out", "--json"];
     let ended = scratch.run(&run).expect(1).says("there is no nbd+unix://");
+    let ended = ended.says("1 measurements failed");
     let summary = ended.json();
     for target in ["ssd", "cached"] {
         for name in ["read", "write"] {
