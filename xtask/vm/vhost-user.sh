@@ -44,6 +44,11 @@ ok "geometry"
 load "verify" 5
 ok "verify"
 
+# As many pages in a request as there may be, and few of them side by side.
+must "large" fio --name=large --filename=/dev/"$disk" --direct=1 --rw=write --bs=1M --size=32M \
+    --verify=crc32c --do_verify=1 --verify_fatal=1
+ok "large requests"
+
 must "discard" blkdiscard -o 0 -l 4194304 /dev/"$disk"
 zeroes_are_written /dev/"$disk"
 ok "discard and zeroes"

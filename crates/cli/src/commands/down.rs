@@ -63,7 +63,13 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         daemon => daemon,
     };
     if let Some(daemon) = daemon {
-        let pid = await_no_clients(&daemon)?;
+        let pid = match await_no_clients(&daemon) {
+            Ok(pid) => pid,
+            Err(failure) => {
+                output::print(&text)?;
+                return Err(failure);
+            }
+        };
         background::stop(&daemon, pid)?;
         text.push_str(&format!("daemon {pid} has stopped\n"));
     }

@@ -117,11 +117,17 @@ pub(super) enum Judged {
 /// If there is none: nothing can be answered then.
 pub(super) fn take_status(chain: &mut Chain) -> Result<u64, RingFault> {
     while let Some(last) = chain.writable.last_mut() {
-        if last.bytes > 0 {
-            last.bytes -= 1;
-            return Ok(last.address + u64::from(last.bytes));
+        let address = last.address;
+        let Some(rest) = last.bytes.checked_sub(1) else {
+            chain.writable.pop();
+            continue;
+        };
+        last.bytes = rest;
+        // What is left is data, of which drivers may count the segments.
+        if rest == 0 {
+            chain.writable.pop();
         }
-        chain.writable.pop();
+        return Ok(address + u64::from(rest));
     }
     Err(RingFault::NoStatus)
 }

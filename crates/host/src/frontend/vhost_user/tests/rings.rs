@@ -119,34 +119,40 @@ fn a_request_may_be_cut_in_any_way() {
     assert_eq!((status[0], world.used()), (1, 1));
 }
 
-/// The drivers are told how many there may be, and memory is kept for that many.
+/// Drivers are told how many there may be, and memory is kept for that many.
 #[test]
-fn a_request_of_more_segments_than_were_offered_fails() {
+fn a_request_has_as_many_segments_as_were_offered_and_no_more() {
     let mut world = World::running(0);
-    let make = |world: &World, count: u64| {
-        let table = DATA + 0x8000;
+    // Header, data of a logical block each, and status.
+    let make = |world: &World, kind: u64, count: u64| {
+        let table = DATA + 0x40000;
         put(&world.memory, DESCRIPTORS, &descriptor(table, (count as u32 + 2) * 16, 4, 0));
-        put(&world.memory, DATA, &[0u64, 0]);
+        put(&world.memory, DATA, &[kind, 0]);
         put(&world.memory, table, &descriptor(DATA, 16, 1, 1));
+        let flags = if kind == 0 { 1 | 2 } else { 1 };
         for index in 1..=count {
-            let data = DATA + 0x1000 + index * 32;
-            put(&world.memory, table + index * 16, &descriptor(data, 32, 3, index as u16 + 1));
+            let data = descriptor(DATA + 0x1000 + index * 512, 512, flags, index as u16 + 1);
+            put(&world.memory, table + index * 16, &data);
         }
         put(&world.memory, table + (count + 1) * 16, &descriptor(DATA + 0x80, 1, 2, 0));
         put(&world.memory, DATA + 0x80, &0xffu8);
     };
-    make(&world, 144);
-    world.make_available(0, 0);
-    world.kick();
-    assert!(world.demand().is_none());
-    assert_eq!((world.status(0), world.used(), world.is_connected()), (1, 1, true));
-    make(&world, 112);
-    world.make_available(1, 0);
-    world.kick();
-    let request = world.demand().unwrap();
-    assert_eq!(request.length_bytes, 112 * 32);
-    world.reply(request.number, Ok(()));
-    assert_eq!((world.status(0), world.used()), (0, 2));
+    for (index, kind) in [0, 1].into_iter().enumerate() {
+        let first = index as u16 * 2;
+        make(&world, kind, 126);
+        world.make_available(first, 0);
+        world.kick();
+        let request = world.demand().expect("as many as were offered");
+        assert_eq!(request.length_bytes, 126 * 512);
+        world.reply(request.number, Ok(()));
+        assert_eq!((world.status(0), world.used()), (0, first + 1));
+        make(&world, kind, 127);
+        world.make_available(first + 1, 0);
+        world.kick();
+        assert!(world.demand().is_none());
+        assert_eq!((world.status(0), world.used()), (1, first + 2));
+    }
+    assert!(world.is_connected());
 }
 
 #[test]
