@@ -31,7 +31,8 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     let record = Record::load(set.name())?;
     let admin = arguments.admin.admin.as_deref();
     let daemon = background::find(&set, admin, record.as_ref())?;
-    let devices = devices(record.as_ref(), daemon.as_ref())?;
+    let status = daemon.as_ref().map(|daemon| client::block_on(daemon.status())?).transpose()?;
+    let devices = devices(record.as_ref(), status.as_ref());
     if daemon.is_none() && devices.is_empty() {
         Record::remove(set.name())?;
         return Err(
@@ -40,12 +41,11 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     }
     let server = if daemon.is_some() { Server::Lives } else { Server::IsDead };
     refuse_if_used(&set, &devices, server)?;
-    if let Some(daemon) = &daemon {
-        let status = client::block_on(daemon.status())??;
+    if let Some(status) = &status {
         let has_none = |client: &&Connection| {
             !devices.iter().any(|device| client.export.as_ref() == Some(&device.name))
         };
-        refuse_if_served(&status, foreign_clients(&status).filter(has_none))?;
+        refuse_if_served(status, foreign_clients(status).filter(has_none))?;
     }
     let mut text = String::new();
     for device in &devices {
@@ -83,18 +83,17 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
 }
 
 /// What has to go: what is remembered and still there, and what the daemon itself has.
-fn devices(record: Option<&Record>, daemon: Option<&AdminClient>) -> Result<Vec<Device>, Failure> {
+fn devices(record: Option<&Record>, status: Option<&Status>) -> Vec<Device> {
     let remembered = record.into_iter().flat_map(|record| record.devices.iter().cloned());
     let mut devices: Vec<Device> = remembered.filter(block_devices::has_remains).collect();
-    let Some(daemon) = daemon else { return Ok(devices) };
-    for export in client::block_on(daemon.status())??.exports {
+    for export in status.into_iter().flat_map(|status| &status.exports) {
         let Some(path) = &export.block_device else { continue };
         if devices.iter().any(|device| device.device.as_os_str() == path.as_str()) {
             continue;
         }
-        devices.push(Device::of_ublk(&export, path));
+        devices.push(Device::of_ublk(export, path));
     }
-    Ok(devices)
+    devices
 }
 
 /// Names all users of all devices, so that they can be ended in one go.

@@ -36,7 +36,7 @@ mod wire;
 
 use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use forebay_engine::units::Time;
 
@@ -69,24 +69,17 @@ pub struct VhostUserOptions {
     pub path: PathBuf,
 }
 
-/// Finds two exports that are to be at one socket, before that is made.
+/// Finds two exports that are to be at one socket, before that is made. The same one twice is
+/// another complaint.
 pub(crate) fn check_paths(options: &[VhostUserOptions]) -> Result<(), VhostUserError> {
-    for (index, VhostUserOptions { name, path }) in options.iter().enumerate() {
-        if let Some(first) = earlier(&options[..index], name, path) {
-            let (one, other) = (first.name.clone(), name.clone());
+    for VhostUserOptions { name, path } in options {
+        if let Some(other) = options.iter().find(|other| other.name != *name && other.path == *path)
+        {
+            let (one, other) = (name.clone(), other.name.clone());
             return Err(VhostUserError::SamePath { path: path.clone(), one, other });
         }
     }
     Ok(())
-}
-
-/// An earlier one of another name and with this path. The same name twice is another complaint.
-fn earlier<'a>(
-    options: &'a [VhostUserOptions],
-    name: &str,
-    path: &Path,
-) -> Option<&'a VhostUserOptions> {
-    options.iter().find(|first| first.name != name && first.path == path)
 }
 
 /// The front end.

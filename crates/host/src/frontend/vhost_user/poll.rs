@@ -6,12 +6,20 @@
 //! Invariant: at most one poll of a place is at the ring, so a completion is never taken for that
 //! of a later descriptor.
 
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use io_uring::opcode;
 use io_uring::types::Fd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::ring::{Completion, Ring, Token};
+
+/// Whether one of some events is there now, without waiting.
+pub(super) fn is_there(descriptor: &impl AsFd, asked: PollFlags, any_of: PollFlags) -> bool {
+    let mut polled = [PollFd::new(descriptor, asked)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(any_of)
+}
 
 /// What is watched at a place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

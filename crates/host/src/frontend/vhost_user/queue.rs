@@ -11,11 +11,12 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
 use forebay_engine::units::Time;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 
 use super::abi::{RingAddresses, status};
 use super::in_flight::InFlight;
 use super::memory::{Memory, Segment};
+use super::poll::is_there;
 use super::request::{DATA_SEGMENTS_MAX, Geometry, Judged, judge, take_status, total};
 use super::ring::{Chain, Places, RingFault, SplitRing};
 use crate::buffer_pool::BufferPool;
@@ -363,9 +364,7 @@ fn next_head(ring: &mut SplitRing, memory: &Memory) -> Result<Option<u16>, RingF
 /// left to it is the moment between the two calls.
 fn signal(event: Option<&OwnedFd>) {
     let Some(event) = event else { return };
-    let mut polled = [PollFd::new(event, PollFlags::OUT)];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    if poll(&mut polled, Some(&at_once)) == Ok(1) && polled[0].revents().contains(PollFlags::OUT) {
+    if is_there(event, PollFlags::OUT, PollFlags::OUT) {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
     }
 }

@@ -8,6 +8,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -16,6 +17,7 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::abi::{Header, flag};
+use super::poll::is_there;
 
 /// Longest payload. The longest of a front end in its right mind is a memory table or a
 /// configuration, both below 300 bytes.
@@ -117,11 +119,8 @@ impl Wire {
 
     /// Whether the front end has closed its end.
     pub(super) fn is_hung_up(&self) -> bool {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let ended = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
-        poll(&mut polled, Some(&at_once)).is_ok() && polled[0].revents().intersects(ended)
+        is_there(&self.socket, PollFlags::RDHUP, ended)
     }
 
     /// Shows the front end that nothing more will come.
