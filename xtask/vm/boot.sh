@@ -225,11 +225,29 @@ service() {
     [ ! -e /dev/ublkb0 ] || failed "stop" "the device is still there"
     must "stop" e2fsck -f -n $ORIGIN
     ok "stop while not in use: everything is taken down"
+    name_is_not_given_again
     must "start" systemctl start $SERVICE
     must "start" mount $MOUNT
     must "start" md5sum --quiet -c $SUMS
     ok "start"
     by_nbd
+}
+
+# name_is_not_given_again: a daemon that is stopped takes its device away, and leaves the name. The
+# next device with that number is none of `up`.
+name_is_not_given_again() {
+    must "name" forebay up $CACHE
+    [ "$(readlink -f /dev/forebay/home)" = /dev/ublkb0 ] || failed "name" "there is none"
+    must "name" forebay stop
+    [ ! -e /dev/ublkb0 ] || failed "name" "the device is still there"
+    forebay serve $CACHE --ublk home=0 >/run/serve.out 2>/run/serve.err &
+    DAEMON=$!
+    until_true "name" grep -q ublkb0 /run/serve.out
+    must "name" udevadm settle
+    [ ! -e /dev/forebay/home ] || failed "name" "it is that of another device"
+    kill -TERM $DAEMON
+    wait $DAEMON || failed "name" "the daemon ended with $?"
+    ok "the name of a device that was stopped is not given again"
 }
 
 # by_nbd: the kernel's NBD client in place of ublk, in the same unit.

@@ -338,6 +338,9 @@ pub(crate) struct Percentiles {
 pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) peer: String,
+    /// Process at the other end of a Unix socket.
+    #[serde(default)]
+    pub(crate) peer_pid: Option<u32>,
     pub(crate) export: Option<String>,
     pub(crate) requests_in_flight: u32,
     pub(crate) buffer_bytes: u64,

@@ -43,6 +43,7 @@ pub(crate) fn status(shard: &ShardStatus) -> Status {
             .map(|connection| Connection {
                 id: connection.id,
                 peer: connection.peer.clone(),
+                peer_pid: connection.peer_pid,
                 export: connection.export.clone(),
                 requests_in_flight: connection.requests_in_flight,
                 buffer_bytes: connection.buffer_bytes,

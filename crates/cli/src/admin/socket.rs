@@ -12,6 +12,8 @@ use crate::exit::Failure;
 
 /// Where daemons have their sockets unless told otherwise.
 const RUN_DIRECTORY: &str = "/run/forebay";
+/// Connections that may wait to be accepted, as the standard library has it.
+const BACKLOG: i32 = 128;
 /// Ending of admin sockets there.
 const ENDING: &str = "admin";
 
@@ -47,14 +49,21 @@ pub(crate) struct BoundSocket {
 }
 
 impl BoundSocket {
-    /// A socket of another daemon that is to end. Its path stays until [`BoundSocket::own_path`].
+    /// A socket of another daemon that is to end. Its path stays until [`BoundSocket::own`].
     pub(crate) fn handed(listener: UnixListener, path: PathBuf) -> BoundSocket {
         BoundSocket { listener: Some(listener), path, is_shared: true }
     }
 
-    /// The other daemon has ended.
-    pub(crate) fn own_path(&mut self) {
-        self.is_shared = false;
+    /// The other daemon has ended. Who connects from now on is told by the kernel that this process
+    /// is the one that listens, not the one that bound the socket.
+    pub(crate) fn own(&mut self) -> Result<(), Failure> {
+        if std::mem::take(&mut self.is_shared) {
+            let listener = self.listener.as_ref().expect("it lives as long as this");
+            rustix::net::listen(listener, BACKLOG).map_err(|error| {
+                Failure::failed(format!("cannot go on with {}: {error}", self.path.display()))
+            })?;
+        }
+        Ok(())
     }
 
     /// Where it is.

@@ -48,6 +48,7 @@ pub(super) fn connect(set: &Set, export: &Export) -> Result<Device, Failure> {
             front_end: FrontEndKind::Fuse,
             client_pid: Some(child.id()),
             fuse_folder: Some(folder),
+            disk_sequence: None,
         }),
         Err(failure) => {
             let _ = unmount(&folder);

@@ -67,14 +67,17 @@ fn relative(device: &Path) -> PathBuf {
     }
 }
 
-/// Where the rule looks for the name of a device. The number of an nbd device may be somebody
-/// else's by now, so the process that connected it belongs to the name of the file.
+/// Where the rule looks for the name of a device. The number of an nbd or ublk device may be somebody
+/// else's by now, so what is the device's own belongs to the name of the file: the process that
+/// connected it, or the kernel's number of the disk.
 fn udev_file(device: &Device) -> PathBuf {
     let kernel_name = device.kernel_name();
-    let name = match (device.front_end, device.client_pid) {
-        (FrontEndKind::Nbd, Some(pid)) => format!("{kernel_name}-{pid}"),
-        _ => kernel_name.to_owned(),
+    let own = match device.front_end {
+        FrontEndKind::Nbd => device.client_pid.map(u64::from),
+        FrontEndKind::Ublk => device.disk_sequence,
+        FrontEndKind::Fuse => None,
     };
+    let name = own.map_or_else(|| kernel_name.to_owned(), |own| format!("{kernel_name}-{own}"));
     socket::run_directory().join(UDEV_FOLDER).join(name)
 }
 

@@ -114,7 +114,11 @@ pub(crate) fn is_there(device: &Device) -> bool {
     match device.front_end {
         FrontEndKind::Nbd => nbd_client::is_there(device),
         FrontEndKind::Fuse => fuse::is_there(device),
-        FrontEndKind::Ublk => device.sysfs().exists(),
+        // Numbers are given again after `forebay stop`, to whatever server comes first.
+        FrontEndKind::Ublk => match device.disk_sequence {
+            Some(_) => device.current_disk_sequence() == device.disk_sequence,
+            None => device.sysfs().exists(),
+        },
     }
 }
 

@@ -41,6 +41,7 @@ pub(super) fn connect(socket: &Path, export: &Export) -> Result<Device, Failure>
             link: None,
             front_end: FrontEndKind::Nbd,
             fuse_folder: None,
+            disk_sequence: None,
         });
     }
     Err(failure.unwrap_or_else(|| {

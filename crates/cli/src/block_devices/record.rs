@@ -50,19 +50,32 @@ pub(crate) struct Device {
     pub(crate) client_pid: Option<u32>,
     /// Where nbdfuse has its file.
     pub(crate) fuse_folder: Option<PathBuf>,
+    /// The kernel's number of a ublk device, which no other disk has until the next boot.
+    #[serde(default)]
+    pub(crate) disk_sequence: Option<u64>,
 }
 
 impl Device {
     /// One that the daemon itself has made of an export.
     pub(crate) fn of_ublk(export: &Export, device: &str) -> Device {
-        Device {
+        let mut device = Device {
             name: export.name.clone(),
             device: device.into(),
             link: None,
             front_end: FrontEndKind::Ublk,
             client_pid: None,
             fuse_folder: None,
-        }
+            disk_sequence: None,
+        };
+        device.disk_sequence = device.current_disk_sequence();
+        device
+    }
+
+    /// The kernel's number of the disk that has the name now, if one has.
+    pub(crate) fn current_disk_sequence(&self) -> Option<u64> {
+        // Since Linux 5.15, see Documentation/ABI/stable/sysfs-block; ublk is younger.
+        let number = fs::read_to_string(self.sysfs().join("diskseq")).ok()?;
+        number.trim_end().parse().ok()
     }
 
     /// What to call it: its stable name if it has one.

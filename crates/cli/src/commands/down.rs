@@ -41,11 +41,8 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     }
     let server = if daemon.is_some() { Server::Lives } else { Server::IsDead };
     refuse_if_used(&set, &devices, server)?;
-    if let Some(status) = &status {
-        let has_none = |client: &&Connection| {
-            !devices.iter().any(|device| client.export.as_ref() == Some(&device.name))
-        };
-        refuse_if_served(status, foreign_clients(status).filter(has_none))?;
+    if let Some(status) = status.as_ref().filter(|_| !arguments.with_clients) {
+        refuse_if_served(status, &devices)?;
     }
     let mut text = String::new();
     for device in &devices {
@@ -63,7 +60,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         daemon => daemon,
     };
     if let Some(daemon) = daemon {
-        let pid = match await_no_clients(&daemon) {
+        let pid = match await_no_clients(&daemon, arguments) {
             Ok(pid) => pid,
             Err(failure) => {
                 output::print(&text)?;
@@ -122,19 +119,35 @@ fn refuse_if_used(set: &Set, devices: &[Device], server: Server) -> Result<(), F
     })
 }
 
-/// Clients that are served a volume, other than the devices that the daemon itself has made.
-fn foreign_clients(status: &Status) -> impl Iterator<Item = &Connection> {
+/// Clients that are served a volume, other than those of `devices` and the devices that the daemon
+/// itself has made.
+fn foreign_clients<'a>(status: &'a Status, devices: &[Device]) -> Vec<&'a Connection> {
     let is_device = |client: &Connection| {
         status.exports.iter().any(|export| export.block_device.as_ref() == Some(&client.peer))
     };
-    status.connections.iter().filter(move |client| client.export.is_some() && !is_device(client))
+    let served = status.connections.iter().filter(|client| client.export.is_some());
+    let mut clients: Vec<&Connection> = served.filter(|client| !is_device(client)).collect();
+    let is_by_client = |device: &&Device| device.front_end != FrontEndKind::Ublk;
+    let devices = devices.iter().filter(is_by_client);
+    for device in devices.filter(|device| block_devices::is_there(device)) {
+        let is_of_volume = |client: &Connection| client.export.as_ref() == Some(&device.name);
+        let is_own = |client: &Connection| {
+            is_of_volume(client)
+                && client.peer_pid.is_some()
+                && client.peer_pid == device.client_pid
+        };
+        if clients.iter().any(|client| is_own(client)) {
+            clients.retain(|client| !is_own(client));
+        } else if let Some(oldest) = clients.iter().position(|client| is_of_volume(client)) {
+            // An nbd-client that connects for a process of its own.
+            clients.remove(oldest);
+        }
+    }
+    clients
 }
 
-fn refuse_if_served<'a>(
-    status: &Status,
-    clients: impl Iterator<Item = &'a Connection>,
-) -> Result<(), Failure> {
-    let users = clients.map(|client| {
+fn refuse_if_served(status: &Status, devices: &[Device]) -> Result<(), Failure> {
+    let users = foreign_clients(status, devices).into_iter().map(|client| {
         format!("{} uses `{}`", client.peer, client.export.as_deref().unwrap_or_default())
     });
     let users: Vec<String> = users.collect();
@@ -143,17 +156,19 @@ fn refuse_if_served<'a>(
     }
     let text = format!("daemon {} is kept: {}", status.pid, users.join(", "));
     Err(Failure::refused(text).or(
-        "end these clients, then again; or `forebay stop`, which takes the volumes away from them",
+        "end these clients, then again; or add --with-clients, which takes the volumes away from \
+         them",
     ))
 }
 
 /// Waits a moment for the daemon to notice that clients have gone. Returns its process.
-fn await_no_clients(daemon: &AdminClient) -> Result<u32, Failure> {
+fn await_no_clients(daemon: &AdminClient, arguments: &DownArguments) -> Result<u32, Failure> {
     let deadline = Instant::now() + CLIENT_PATIENCE;
     loop {
         let status = client::block_on(daemon.status())??;
-        match refuse_if_served(&status, foreign_clients(&status)) {
+        match refuse_if_served(&status, &[]) {
             Ok(()) => return Ok(status.pid),
+            Err(_) if arguments.with_clients => return Ok(status.pid),
             Err(failure) if Instant::now() >= deadline => return Err(failure),
             Err(_) => std::thread::sleep(PAUSE),
         }

@@ -82,7 +82,7 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
         daemon_pid: served.status.pid,
         admin: served.admin.clone(),
         log: served.log.clone(),
-        state_dir: absolute(&arguments.state.state_dir)?,
+        state_dir: state_dir(&served.status, &arguments)?,
         devices: before.map(|before| before.devices).unwrap_or_default(),
     };
     let troubles = make_devices(&set, &served, &mut record)?;
@@ -97,6 +97,16 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
         None => ExitCode::SUCCESS,
         Some(_) => ExitCode::from(Exit::Failed.code()),
     })
+}
+
+/// Where the daemon keeps what this machine knows of the set: who started it may have chosen another
+/// folder than this command was given.
+fn state_dir(status: &Status, arguments: &UpArguments) -> Result<PathBuf, Failure> {
+    let file = status.cache_set.as_ref().and_then(|set| set.state_file.as_ref());
+    match file.and_then(|file| Path::new(file).parent()) {
+        Some(folder) => Ok(folder.to_owned()),
+        None => absolute(&arguments.state.state_dir),
+    }
 }
 
 fn plan(set: &Set, arguments: &UpArguments, front_end: FrontEndKind) -> Result<Plan, Failure> {
@@ -195,7 +205,9 @@ fn join(
     let wanted = arguments.front_end;
     let own = before.filter(|record| record.daemon_pid == status.pid);
     let (cache, pid) = (set.cache.display(), status.pid);
-    let front_end = match own {
+    // One that something else started, and that has no device, says nothing of front ends.
+    let has_chosen = |record: &&Record| record.log.is_some() || !record.devices.is_empty();
+    let front_end = match own.filter(has_chosen) {
         Some(record) => record.front_end,
         None if has_ublk_device(&status) => FrontEndKind::Ublk,
         // None can have a device, so none has to be chosen; the reason is told for each.

@@ -108,6 +108,13 @@ fn await_answers(answers: &AtomicU64, more: u64) {
     }
 }
 
+/// The process that the kernel names to who connects to the admin socket.
+fn admin_process(scratch: &Scratch) -> u32 {
+    let stream = UnixStream::connect(scratch.run_file("admin")).unwrap();
+    let peer = sockopt::socket_peercred(&stream).unwrap();
+    peer.pid.as_raw_nonzero().get().unsigned_abs()
+}
+
 /// Each daemon has these options; where the first address is TCP, clients come by that.
 fn taken_over_under_load(mode: &str, options: &[&str]) {
     let scratch = Scratch::new();
@@ -129,6 +136,7 @@ fn taken_over_under_load(mode: &str, options: &[&str]) {
             let predecessor = std::mem::replace(&mut server, successor);
             assert_eq!(predecessor.ended(), Some(0), "the predecessor is done");
             assert_eq!(server.uri, uri, "the same address");
+            assert_eq!(admin_process(&scratch), server.pid(), "who listens");
         }
         await_answers(&answers, ANSWERS);
         is_over.store(true, Ordering::Relaxed);

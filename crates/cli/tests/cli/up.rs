@@ -269,7 +269,7 @@ fn down_keeps_a_daemon_that_serves_somebody_else() {
     let scratch = &site.scratch;
     let server = scratch.serve();
     let mut client = NbdClient::connect(&server.socket, "vol").unwrap();
-    site.down().expect(3).says("is kept").says("uses `vol`").says("forebay stop");
+    site.down().expect(3).says("is kept").says("uses `vol`").says("--with-clients");
     client.write(0, &[5; 4096]).expect("it is served");
     drop(client);
     site.down().expect(0).says("has stopped");
@@ -279,8 +279,33 @@ fn down_keeps_a_daemon_that_serves_somebody_else() {
     let mut client = NbdClient::connect(&scratch.run_file("nbd"), "vol").unwrap();
     site.down().expect(3).says("is kept");
     client.write(0, &[6; 4096]).expect("it is served");
-    drop(client);
+    // Nothing was touched: the device is served, too.
+    let mut block = [0; 4096];
+    site.open("vol").read_exact(&mut block).expect("a device");
+    assert_eq!(block, [6; 4096]);
+    scratch.run(&[DOWN.as_slice(), &["--with-clients"]].concat()).expect(0).says("has stopped");
+    client.write(0, &[7; 4096]).expect_err("it is gone");
+    site.assert_is_down(&[]);
+}
+
+/// A daemon that something else started, in its own folder of state: a volume that virtual machines
+/// have gets no device, and a front end that was of no use before may be another one later.
+#[test]
+fn a_volume_of_virtual_machines_gets_no_device() {
+    let Some(site) = Site::new("a_volume_of_virtual_machines_gets_no_device") else { return };
+    let scratch = &site.scratch;
+    let server = scratch.serve_what(&["cache.img", "--vhost-user", "vol=disk.sock"]);
+    for front_end in [&["--front-end", "nbd"], &["--front-end", "fuse"]] {
+        let up = ["up", "cache.img", "--state-dir", "elsewhere"];
+        let why = "is served to virtual machines at";
+        let ended = scratch.run(&[up.as_slice(), front_end].concat());
+        ended.expect(1).says("volume `vol` has no block device").says(why).says("disk.sock");
+    }
+    let record = fs::read_to_string(scratch.run_file("up")).expect("text");
+    let record: serde_json::Value = serde_json::from_str(&record).expect("JSON");
+    assert_eq!(record["state_dir"], scratch.path("state").display().to_string());
     site.down().expect(0).says("has stopped");
+    assert_eq!(server.ended(), Some(0));
     site.assert_is_down(&[]);
 }
 

@@ -75,6 +75,7 @@ pub(super) struct Connection {
     pub(super) socket: OwnedFd,
     pub(super) id: u64,
     pub(super) peer: String,
+    pub(super) peer_pid: Option<u32>,
     pub(super) connected_at: Time,
     /// When the client last took or gave bytes.
     pub(super) last_progress: Time,
@@ -105,7 +106,7 @@ pub(super) struct Connection {
 
 impl Connection {
     pub(super) fn new(socket: OwnedFd, id: u64, now: Time) -> Connection {
-        let peer = peer_name(socket.as_fd());
+        let (peer, peer_pid) = peer_of(socket.as_fd());
         let mut greeting = Vec::new();
         let server = ServerConnection::new(&mut greeting);
         let mut outbox = Outbox::new();
@@ -115,6 +116,7 @@ impl Connection {
             socket,
             id,
             peer,
+            peer_pid,
             connected_at: now,
             last_progress: now,
             server,
@@ -246,24 +248,23 @@ impl Connection {
     }
 }
 
-/// Who is at the other end, for people.
-fn peer_name(socket: BorrowedFd<'_>) -> String {
+/// Who is at the other end, for people; and its process, where the kernel tells.
+fn peer_of(socket: BorrowedFd<'_>) -> (String, Option<u32>) {
     if let Ok(name) = rustix::net::getpeername(socket)
         && let Some(address) = name.and_then(|name| SocketAddr::try_from(name).ok())
     {
-        return address.to_string();
+        return (address.to_string(), None);
     }
-    match rustix::net::sockopt::socket_peercred(socket) {
-        Ok(credentials) => {
-            let pid = credentials.pid.as_raw_nonzero();
-            let uid = credentials.uid.as_raw();
-            // The process may be gone or hidden; its number says enough then.
-            let command = std::fs::read_to_string(format!("/proc/{pid}/comm"));
-            match command {
-                Ok(command) => format!("{} (pid {pid}, uid {uid})", command.trim_end()),
-                Err(_) => format!("pid {pid}, uid {uid}"),
-            }
-        }
-        Err(_) => "unknown peer".to_owned(),
-    }
+    let Ok(credentials) = rustix::net::sockopt::socket_peercred(socket) else {
+        return ("unknown peer".to_owned(), None);
+    };
+    let pid = credentials.pid.as_raw_nonzero();
+    let uid = credentials.uid.as_raw();
+    // The process may be gone or hidden; its number says enough then.
+    let command = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    let name = match command {
+        Ok(command) => format!("{} (pid {pid}, uid {uid})", command.trim_end()),
+        Err(_) => format!("pid {pid}, uid {uid}"),
+    };
+    (name, u32::try_from(pid.get()).ok())
 }

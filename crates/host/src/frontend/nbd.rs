@@ -703,6 +703,7 @@ impl FrontEnd for NbdFrontEnd {
         let report = |connection: &Connection| ConnectionReport {
             id: connection.id,
             peer: connection.peer.clone(),
+            peer_pid: connection.peer_pid,
             export: connection.export.map(|number| exports[number].facts.name.clone()),
             requests_in_flight: connection.in_flight,
             buffer_bytes: connection.buffer_bytes,

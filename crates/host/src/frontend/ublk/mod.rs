@@ -488,6 +488,7 @@ impl FrontEnd for UblkFrontEnd {
         let report = |(index, device): (usize, &Device)| ConnectionReport {
             id: CONNECTION_BASE + index as u64,
             peer: block_path(device.number),
+            peer_pid: None,
             export: Some(exports[device.export].facts.name.clone()),
             requests_in_flight: device.in_flight,
             buffer_bytes: device.buffer_bytes,

@@ -599,6 +599,7 @@ impl FrontEnd for VhostUserFrontEnd {
         let report = |(index, device): (usize, &Device)| ConnectionReport {
             id: CONNECTION_BASE + index as u64,
             peer: device.label(),
+            peer_pid: None,
             export: Some(exports[device.export].facts.name.clone()),
             requests_in_flight: device.in_flight(),
             buffer_bytes: device.buffer_bytes,
