@@ -4,6 +4,7 @@
 //! neither driver. All of it is emulated, processors included, so a figure says nothing by itself;
 //! ratios within the run say how much work each way is.
 
+mod pauses;
 mod profile;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use super::machine::Machine;
 use super::spread::Spread;
 use crate::workspace::Workspace;
 use crate::{Outcome, vm};
+use pauses::Pause;
 use profile::Share;
 
 /// Where the document is, from the root on.
@@ -205,6 +207,7 @@ struct Figures {
     seconds: u64,
     phases: Vec<Phase>,
     pairs: Vec<Pair>,
+    pauses: Vec<Pause>,
     /// Of a run of its own, if there is perf.
     profile: Vec<Share>,
     bounds: Vec<Bound>,
@@ -250,23 +253,29 @@ impl Figures {
 pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     let (rounds, seconds) = if options.quick { (1, QUICK_SECONDS) } else { (ROUNDS, SECONDS) };
-    println!("this will take about {} min, after the build", rounds * PHASES * seconds / 60 + 2);
+    println!("this will take about {} min, after the build", rounds * PHASES * seconds / 60 + 5);
     let mut figures = Figures {
         machine: Machine::examine(&workspace),
         command: super::command_line(),
         seconds,
         phases: Vec::new(),
         pairs: Vec::new(),
+        pauses: Vec::new(),
         profile: Vec::new(),
         bounds: Vec::new(),
     };
     let time_max = Duration::from_secs((rounds + 1) * (PHASES * seconds + ROUND_SECONDS_MAX));
-    let script = format!("figures.sh {rounds} {seconds}");
-    vm::measure(&workspace, &script, time_max, &mut |line| {
+    let scripts = [
+        (format!("figures.sh {rounds} {seconds}"), time_max),
+        (format!("pauses.sh {rounds}"), pauses::time_max(rounds)),
+    ];
+    vm::measure(&workspace, &scripts, &mut |line| {
         if let Some(text) = line.strip_prefix("figure ") {
             figures.phases.push(text.parse()?);
         } else if let Some(text) = line.strip_prefix("pair ") {
             figures.pairs.push(text.parse()?);
+        } else if let Some(text) = line.strip_prefix("pause ") {
+            figures.pauses.push(text.parse()?);
         } else if let Some(text) = line.strip_prefix("profile ") {
             figures.profile.push(text.parse()?);
         }
@@ -322,7 +331,7 @@ it is below zero, short spells of work were missed, and `all` is too low by that
 Two devices of ublk of one daemon, each a volume of its own of one set, both read at the same time
 with 32 requests each: what the one with less gets over what the other one gets.
 
-{}{}",
+{}{}{}",
         machine.date,
         machine.commit,
         machine.items(),
@@ -330,6 +339,7 @@ with 32 requests each: what the one with less gets over what the other one gets.
         requests_table(figures),
         cpu_table(figures),
         pairs_table(figures),
+        pauses::text(&figures.pauses),
         profile_text(figures),
     )
 }
@@ -463,6 +473,7 @@ mod tests {
             seconds: SECONDS,
             phases,
             pairs: vec!["round=1 one_iops=400 other_iops=380".parse().expect("a whole line")],
+            pauses: Vec::new(),
             profile: Vec::new(),
             bounds: Vec::new(),
         };

@@ -47,7 +47,7 @@ const ALLOCATORS: [&str; 5] = ["malloc", "calloc", "realloc", "posix_memalign", 
 /// The first process of a guest.
 const INIT: &str = include_str!("../../vm/init");
 /// What it may be told to run.
-const SCRIPTS: [(&str, &str); 16] = [
+const SCRIPTS: [(&str, &str); 17] = [
     ("boot.sh", include_str!("../../vm/boot.sh")),
     ("caches.sh", include_str!("../../vm/caches.sh")),
     ("commands", include_str!("../../vm/commands")),
@@ -58,6 +58,7 @@ const SCRIPTS: [(&str, &str); 16] = [
     ("ledger.sh", include_str!("../../vm/ledger.sh")),
     ("nbd.sh", include_str!("../../vm/nbd.sh")),
     ("nbd-kill.sh", include_str!("../../vm/nbd-kill.sh")),
+    ("pauses.sh", include_str!("../../vm/pauses.sh")),
     ("power-cut.sh", include_str!("../../vm/power-cut.sh")),
     ("record.sh", include_str!("../../vm/record.sh")),
     ("takeover.sh", include_str!("../../vm/takeover.sh")),
