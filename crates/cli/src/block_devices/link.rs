@@ -67,9 +67,9 @@ fn relative(device: &Path) -> PathBuf {
     }
 }
 
-/// Where the rule looks for the name of a device. The number of an nbd or ublk device may be somebody
-/// else's by now, so what is the device's own belongs to the name of the file: the process that
-/// connected it, or the kernel's number of the disk.
+/// Where the rule looks for the name of a device. The number of an nbd or ublk device may be
+/// somebody else's by now, so what is the device's own belongs to the name of the file: the process
+/// that connected it, or the kernel's number of the disk.
 fn udev_file(device: &Device) -> PathBuf {
     let kernel_name = device.kernel_name();
     let own = match device.front_end {

@@ -99,8 +99,8 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Where the daemon keeps what this machine knows of the set: who started it may have chosen another
-/// folder than this command was given.
+/// Where the daemon keeps what this machine knows of the set: who started it may have chosen
+/// another folder than this command was given.
 fn state_dir(status: &Status, arguments: &UpArguments) -> Result<PathBuf, Failure> {
     let file = status.cache_set.as_ref().and_then(|set| set.state_file.as_ref());
     match file.and_then(|file| Path::new(file).parent()) {
