@@ -67,11 +67,6 @@ has_other_daemon() {
     systemctl is-active --quiet $SERVICE && [ "$(main_pid)" != $1 ] && [ "$(main_pid)" != 0 ]
 }
 
-# number NAME: the first number of this name in the status.
-number() {
-    forebay status --json | sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" | head -n 1
-}
-
 # origin_reads: how many sectors the origin has read, as the kernel counts them.
 origin_reads() {
     set -- $(cat /sys/block/$(basename $(readlink -f $ORIGIN))/stat)

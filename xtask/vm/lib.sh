@@ -222,6 +222,11 @@ fio_verify() {
         --do_verify=1 --fsync=64 --randrepeat=0
 }
 
+# number NAME: the first number of this name in the status.
+number() {
+    forebay status --json | sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" | head -n 1
+}
+
 # zeroes_are_written DEVICE: over data at its beginning, and over nothing else.
 zeroes_are_written() {
     must "zeroes" dd if=/dev/urandom of=/run/data bs=1M count=6

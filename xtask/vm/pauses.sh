@@ -36,11 +36,6 @@ logged() {
     sed -n "s/.*taken over.* $1=\([0-9]*\).*/\1/p" /run/serve.err | tail -n 1
 }
 
-# number NAME: the first of that name in the status.
-number() {
-    forebay status --json | sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" | head -n 1
-}
-
 find_disks
 modprobe ublk_drv
 must "format" forebay format $CACHE

@@ -89,7 +89,10 @@ must "unmount" umount $MOUNT
 must "fsck" e2fsck -f -n $DEVICE
 ok "fsck"
 must "block device" fio_verify whole $DEVICE 16M
+before=$(number write_zeroes_count)
 zeroes_are_written $DEVICE
+# The kernel would write them itself if it were told that they cannot be.
+[ $(number write_zeroes_count) -gt $before ] || failed "zeroes" "the kernel has written them"
 ok "zeroes"
 
 # A hit allocates nothing: probes of the kernel count what the thread that serves asks the C library

@@ -191,11 +191,6 @@ warm() {
     ok "down before the machine is switched off"
 }
 
-# number NAME: the first number of this name in the status.
-number() {
-    forebay status --json | sed -n "s/^ *\"$1\": \([0-9]*\),*\$/\1/p" | head -n 1
-}
-
 again() {
     yes "what is read again" | head -c 16777216 >/run/known
     up
