@@ -419,7 +419,7 @@ fn what_cannot_be_served_is_told() {
     serve(&["--vhost-user", "vol=a.sock", "--vhost-user", "vol=b.sock"])
         .expect(2)
         .says("one writable front end at a time");
-    serve(&["--vhost-user", "vol=a.sock", "--vhost-user", "other=a.sock"])
+    serve(&["--vhost-user", "vol=a.sock", "--vhost-user", "other=./a.sock"])
         .expect(2)
         .says("`vol` and `other` cannot both be served at a.sock");
     serve(&["--vhost-user", "vol"]).expect(2).says("write NAME=PATH");

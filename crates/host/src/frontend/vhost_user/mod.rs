@@ -25,6 +25,7 @@ mod device;
 mod error;
 mod in_flight;
 mod memory;
+mod options;
 mod poll;
 mod queue;
 mod request;
@@ -52,6 +53,8 @@ use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::status::ConnectionReport;
 
 pub use self::error::VhostUserError;
+pub use self::options::VhostUserOptions;
+pub(crate) use self::options::check_paths;
 
 /// Why other front ends do not offer an export that has a socket.
 const TAKEN: &str = "in use over vhost-user; a volume has one writable front end at a time";
@@ -59,28 +62,6 @@ const TAKEN: &str = "in use over vhost-user; a volume has one writable front end
 const CONNECTION_BASE: u64 = 2 << 32;
 /// Requests that are taken from a ring before others have their turn.
 const TURN_REQUESTS_MAX: u32 = 256;
-
-/// A socket that is to be had.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct VhostUserOptions {
-    /// Name of the export.
-    pub name: String,
-    /// Where the socket shall be.
-    pub path: PathBuf,
-}
-
-/// Finds two exports that are to be at one socket, before that is made. The same one twice is
-/// another complaint.
-pub(crate) fn check_paths(options: &[VhostUserOptions]) -> Result<(), VhostUserError> {
-    for VhostUserOptions { name, path } in options {
-        if let Some(other) = options.iter().find(|other| other.name != *name && other.path == *path)
-        {
-            let (one, other) = (name.clone(), other.name.clone());
-            return Err(VhostUserError::SamePath { path: path.clone(), one, other });
-        }
-    }
-    Ok(())
-}
 
 /// The front end.
 pub(crate) struct VhostUserFrontEnd {
