@@ -28,7 +28,7 @@ client() {
 
 # longest FILE: of reads and writes, in microseconds: fields of fio's terse format, version 3.
 longest() {
-    awk -F ';' '$1 == 3 { printf "%d", $39 > $80 ? $39 : $80 }' $1
+    awk -F ';' '$1 == 3 { printf "%d", ($39 > $80 ? $39 : $80) }' $1
 }
 
 # logged NAME: a number of the last takeover in the log.
