@@ -8,7 +8,10 @@ rounds=$1
 
 DEVICE=/dev/ublkb0
 PATIENCE=180
-SECONDS_EACH=12
+# How long the client works, and when in that time the daemon is replaced.
+QUIET_SECONDS=10
+CLIENT_SECONDS=40
+BEFORE_US=8000000
 # What is cached, and what of it the client touches: that is read last, so the policy keeps it.
 CACHED_MIB=1024
 HOT_MIB=64
@@ -19,10 +22,10 @@ reads() {
         --rw=randread --bs=4k --direct=1 --ioengine=libaio --iodepth=32 --thread
 }
 
-# client FILE: the client; what fio says goes to the file.
+# client FILE SECONDS: the client; what fio says goes to the file.
 client() {
     fio --minimal --output=$1 --name=client --filename=$DEVICE --size=${HOT_MIB}M --rw=randrw \
-        --rwmixwrite=12 --bs=4k --direct=1 --ioengine=psync --runtime=$SECONDS_EACH --time_based \
+        --rwmixwrite=12 --bs=4k --direct=1 --ioengine=psync --runtime=$2 --time_based \
         --norandommap --randrepeat=0 --thread --lat_percentiles=1 --clat_percentiles=0
 }
 
@@ -43,15 +46,15 @@ must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
 serve_ublk --ublk home=0
 reads cold ${HOT_MIB}M 100% $((CACHED_MIB - HOT_MIB))M
 reads hot 0 ${HOT_MIB}M ${HOT_MIB}M
-what="extents=$(number cached_extent_count) cached_bytes=$(number cached_bytes)"
-ok "fill: $what"
+cached="extents=$(number cached_extent_count) cached_bytes=$(number cached_bytes)"
+ok "fill: $cached"
 
 round=1
 while [ $round -le $rounds ]; do
-    client /run/quiet.out || failed "pause" "fio ended with $?"
-    client /run/client.out &
+    client /run/quiet.out $QUIET_SECONDS || failed "pause" "fio ended with $?"
+    client /run/client.out $CLIENT_SECONDS &
     CLIENT=$!
-    usleep 4000000
+    usleep $BEFORE_US
     rm -f /run/next.out
     forebay serve $CACHE --state-dir $STATE --ublk home=0 --takeover \
         >/run/next.out 2>>/run/serve.err &
@@ -59,11 +62,13 @@ while [ $round -le $rounds ]; do
     until_true "takeover" grep -q $DEVICE /run/next.out
     wait $DAEMON || failed "takeover" "the predecessor ended with $?"
     DAEMON=$NEXT
-    kill -0 $CLIENT || failed "takeover" "the client ended before it, and has not waited for it"
     wait $CLIENT || failed "takeover" "fio ended with $?: $(cat /run/client.out)"
+    PAUSE_MS=$(logged pause_ms)
+    [ $(longest /run/client.out) -ge $((PAUSE_MS * 800)) ] ||
+        failed "takeover" "the client has not waited for it: $(longest /run/client.out) us"
     echo "pause round=$round longest_us=$(longest /run/client.out)" \
         "quiet_us=$(longest /run/quiet.out) handed_ms=$(logged handed_ms)" \
-        "start_ms=$(logged start_ms) pause_ms=$(logged pause_ms) $what"
+        "start_ms=$(logged start_ms) pause_ms=$PAUSE_MS $cached"
     round=$((round + 1))
 done
 no_errors "kernel log"

@@ -119,6 +119,16 @@ by_ublk() {
     is_down "down"
     refused "down twice" 4 "is not up" forebay down $CACHE
 
+    # A stop takes devices away and leaves names; `down` still knows whose these are.
+    up
+    must "stop" forebay stop
+    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
+    DAEMON=$!
+    until_true "stop" grep -q ublkb0 /run/serve.out
+    must "stop" forebay down $CACHE
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
+    is_down "down after a stop"
+
     # Nobody uses the device of a dead daemon: it goes in order.
     up
     [ "$(blockdev --getsize64 /dev/forebay/fine)" = $((2 * FINE_BYTES)) ] ||

@@ -84,7 +84,7 @@ struct AdminSockets {
 impl AdminSockets {
     /// Begins to serve: nobody else does any more.
     fn start(&mut self, handle: &ShardHandle) -> Result<Option<AdminServer>, Failure> {
-        self.own.iter_mut().chain(&mut self.unclaimed).try_for_each(BoundSocket::own)?;
+        self.own.iter_mut().chain(&mut self.unclaimed).for_each(BoundSocket::own);
         self.unclaimed = None;
         self.own.take().map(|socket| AdminServer::start(socket, handle.clone())).transpose()
     }

@@ -338,7 +338,7 @@ pub(crate) struct Percentiles {
 pub(crate) struct Connection {
     pub(crate) id: u64,
     pub(crate) peer: String,
-    /// Process at the other end of a Unix socket.
+    /// Process that connected at a Unix socket; it may have ended.
     #[serde(default)]
     pub(crate) peer_pid: Option<u32>,
     pub(crate) export: Option<String>,

@@ -12,8 +12,8 @@ use crate::exit::Failure;
 
 /// Where daemons have their sockets unless told otherwise.
 const RUN_DIRECTORY: &str = "/run/forebay";
-/// Connections that may wait to be accepted, as the standard library has it.
-const BACKLOG: i32 = 128;
+/// Connections that may wait to be accepted: as many as the kernel lets, as for a new socket.
+const BACKLOG: i32 = -1;
 /// Ending of admin sockets there.
 const ENDING: &str = "admin";
 
@@ -55,15 +55,13 @@ impl BoundSocket {
     }
 
     /// The other daemon has ended. Who connects from now on is told by the kernel that this process
-    /// is the one that listens, not the one that bound the socket.
-    pub(crate) fn own(&mut self) -> Result<(), Failure> {
-        if std::mem::take(&mut self.is_shared) {
-            let listener = self.listener.as_ref().expect("it lives as long as this");
-            rustix::net::listen(listener, BACKLOG).map_err(|error| {
-                Failure::failed(format!("cannot go on with {}: {error}", self.path.display()))
-            })?;
+    /// listens, not the one that bound the socket.
+    pub(crate) fn own(&mut self) {
+        self.is_shared = false;
+        let listener = self.listener.as_ref().expect("it lives as long as this");
+        if let Err(error) = rustix::net::listen(listener, BACKLOG) {
+            tracing::warn!("clients of {} see another process: {error}", self.path.display());
         }
-        Ok(())
     }
 
     /// Where it is.

@@ -55,11 +55,15 @@ pub(crate) struct UpArguments {
 /// Take away what `forebay up` has made: block devices, their clients, the daemon.
 ///
 /// Refused while a device is mounted, open, or part of another one, and while the daemon serves
-/// clients that something else has connected, such as a virtual machine. The daemon finishes what
-/// is in flight and writes a checkpoint; dirty data stays on the cache device. A ublk device whose
-/// daemon has died is taken over first, so that nothing that waits at it is lost.
+/// clients that something else has connected, such as a virtual machine, unless --with-clients says
+/// that they are to go. The daemon finishes what is in flight and writes a checkpoint; dirty data
+/// stays on the cache device. A ublk device whose daemon has died is taken over first, so that
+/// nothing that waits at it is lost.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  umount /mnt && forebay down /dev/nvme0n1p4")]
+#[command(after_help = "\
+Examples:
+  umount /mnt && forebay down /dev/nvme0n1p4
+  forebay down /dev/nvme0n1p4 --with-clients         a virtual machine loses its disk")]
 pub(crate) struct DownArguments {
     /// Cache device
     #[arg(value_name = "CACHE")]

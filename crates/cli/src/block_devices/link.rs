@@ -93,17 +93,26 @@ fn tell_udev(device: &Device) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the name back, before the device is taken away.
+/// Takes the name back, before the device is taken away or when it is gone.
 pub(crate) fn forget(device: &Device) {
     // Nobody minds if one is gone already.
     let _ = fs::remove_file(udev_file(device));
     if let Some(link) = &device.link
         && fs::read_link(link).is_ok_and(|target| target == relative(&device.device))
+        && !is_others(device, link)
     {
         let _ = fs::remove_file(link);
         let _ = link.parent().map(fs::remove_dir);
     }
     look_again(device);
+}
+
+/// Whether a name belongs to another device by now, which may have the number of this one, too.
+fn is_others(device: &Device, link: &Path) -> bool {
+    let mut all = Record::all().into_iter().flat_map(|record| record.devices);
+    all.any(|other| {
+        other != *device && other.link.as_deref() == Some(link) && super::is_there(&other)
+    })
 }
 
 /// Has the kernel say that the device has changed. Without udev nobody listens.

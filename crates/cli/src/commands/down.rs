@@ -2,7 +2,7 @@
 //!
 //! The order matters: a daemon that stops under a client takes the device away from whoever uses
 //! it. So first nobody may use a device, then clients go, then the daemon. Clients that something
-//! else has connected, such as a virtual machine, keep the daemon.
+//! else has connected, such as a virtual machine, keep the daemon unless they are to go, too.
 
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,8 @@ use crate::output;
 /// How long clients that were disconnected may be known to the daemon.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
+/// How the status names a client of this program.
+const NBD_CLIENT: &str = "nbd-client (";
 
 /// Runs the command.
 pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
@@ -34,7 +36,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     let status = daemon.as_ref().map(|daemon| client::block_on(daemon.status())?).transpose()?;
     let devices = devices(record.as_ref(), status.as_ref());
     if daemon.is_none() && devices.is_empty() {
-        Record::remove(set.name())?;
+        forget(&set, record.as_ref())?;
         return Err(
             Failure::not_found(format!("{cache} is not up")).or("`forebay status` shows what runs")
         );
@@ -75,8 +77,14 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         let text = format!("{node} of `{}` was taken into use meanwhile and is kept", kept.name);
         return Err(Failure::refused(text).or(format!("`forebay up {cache}` serves it again")));
     }
-    Record::remove(set.name())?;
+    forget(&set, record.as_ref())?;
     output::print(&text)
+}
+
+/// Forgets what was set up, and names that are left of devices that went by themselves.
+fn forget(set: &Set, record: Option<&Record>) -> Result<(), Failure> {
+    record.into_iter().flat_map(|record| &record.devices).for_each(link::forget);
+    Record::remove(set.name())
 }
 
 /// What has to go: what is remembered and still there, and what the daemon itself has.
@@ -127,23 +135,33 @@ fn foreign_clients<'a>(status: &'a Status, devices: &[Device]) -> Vec<&'a Connec
     };
     let served = status.connections.iter().filter(|client| client.export.is_some());
     let mut clients: Vec<&Connection> = served.filter(|client| !is_device(client)).collect();
-    let is_by_client = |device: &&Device| device.front_end != FrontEndKind::Ublk;
-    let devices = devices.iter().filter(is_by_client);
-    for device in devices.filter(|device| block_devices::is_there(device)) {
-        let is_of_volume = |client: &Connection| client.export.as_ref() == Some(&device.name);
+    for device in devices {
+        // Of nbdfuse there may be several, also when its loop device is gone already.
         let is_own = |client: &Connection| {
-            is_of_volume(client)
-                && client.peer_pid.is_some()
-                && client.peer_pid == device.client_pid
+            let pid = client.peer_pid.filter(|_| client.export.as_ref() == Some(&device.name));
+            pid.is_some() && pid == device.client_pid
         };
-        if clients.iter().any(|client| is_own(client)) {
-            clients.retain(|client| !is_own(client));
-        } else if let Some(oldest) = clients.iter().position(|client| is_of_volume(client)) {
-            // An nbd-client that connects for a process of its own.
-            clients.remove(oldest);
+        let count = clients.len();
+        clients.retain(|client| !is_own(client));
+        if clients.len() == count
+            && device.front_end == FrontEndKind::Nbd
+            && block_devices::is_there(device)
+        {
+            remove_forked_client(&mut clients, &device.name);
         }
     }
     clients
+}
+
+/// An `nbd-client` without netlink connects, and then leaves the connection to another process,
+/// which is the one that the kernel names.
+fn remove_forked_client(clients: &mut Vec<&Connection>, volume: &str) {
+    let is_of_volume = |client: &Connection| client.export.as_deref() == Some(volume);
+    let is_program = |client: &Connection| client.peer.starts_with(NBD_CLIENT);
+    let own = clients.iter().filter(|client| is_of_volume(client) && is_program(client));
+    if let Some(id) = own.map(|client| client.id).min() {
+        clients.retain(|client| client.id != id);
+    }
 }
 
 fn refuse_if_served(status: &Status, devices: &[Device]) -> Result<(), Failure> {

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::NbdClient;
 use crate::fuse::await_that;
-use crate::support::{Ended, Scratch, has_block_devices, has_tool};
+use crate::support::{Ended, Scratch, foreign, has_block_devices, has_tool};
 
 const UP: [&str; 6] = ["up", "cache.img", "--state-dir", "state", "--front-end", "fuse"];
 const DOWN: [&str; 2] = ["down", "cache.img"];
@@ -278,14 +278,29 @@ fn down_keeps_a_daemon_that_serves_somebody_else() {
     site.up();
     let mut client = NbdClient::connect(&scratch.run_file("nbd"), "vol").unwrap();
     site.down().expect(3).says("is kept");
-    client.write(0, &[6; 4096]).expect("it is served");
+    // Where nobody looks for a signature, so that no copy is older.
+    client.write(1 << 20, &[6; 4096]).expect("it is served");
     // Nothing was touched: the device is served, too.
     let mut block = [0; 4096];
-    site.open("vol").read_exact(&mut block).expect("a device");
+    let mut device = site.open("vol");
+    device.seek(SeekFrom::Start(1 << 20)).expect("a device");
+    device.read_exact(&mut block).expect("a device");
     assert_eq!(block, [6; 4096]);
+    drop(device);
     scratch.run(&[DOWN.as_slice(), &["--with-clients"]].concat()).expect(0).says("has stopped");
     client.write(0, &[7; 4096]).expect_err("it is gone");
     site.assert_is_down(&[]);
+}
+
+/// A loop device that was detached by hand leaves nbdfuse, which is no client of somebody else.
+#[test]
+fn down_knows_the_rest_of_a_device() {
+    let Some(site) = Site::new("down_knows_the_rest_of_a_device") else { return };
+    site.up();
+    let device = fs::canonicalize(site.link("vol")).expect("a device");
+    foreign("losetup", &["--detach", device.to_str().expect("a path")]);
+    site.down().expect(0).says("has stopped");
+    site.assert_is_down(&[device]);
 }
 
 /// A daemon that something else started, in its own folder of state: a volume that virtual machines

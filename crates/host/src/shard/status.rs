@@ -126,7 +126,7 @@ pub struct ConnectionReport {
     pub id: u64,
     /// Address, or process and user of the peer of a Unix socket.
     pub peer: String,
-    /// Process that connected, where the peer of a Unix socket tells.
+    /// Process that connected, where the peer of a Unix socket tells. It may have ended.
     pub peer_pid: Option<u32>,
     /// Export in use; `None` while it is negotiated.
     pub export: Option<String>,
