@@ -24,8 +24,8 @@ reads() {
 
 # client FILE SECONDS: the client; what fio says goes to the file.
 client() {
-    fio --minimal --eta=never --output=$1 --name=client --filename=$DEVICE --size=${HOT_MIB}M --rw=randrw \
-        --rwmixwrite=12 --bs=4k --direct=1 --ioengine=psync --runtime=$2 --time_based \
+    fio --minimal --eta=never --output=$1 --name=client --filename=$DEVICE --size=${HOT_MIB}M \
+        --rw=randrw --rwmixwrite=12 --bs=4k --direct=1 --ioengine=psync --runtime=$2 --time_based \
         --norandommap --randrepeat=0 --thread --lat_percentiles=1 --clat_percentiles=0
 }
 

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 
 use super::bounds::{Bound, Limit};
@@ -281,6 +281,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         }
         Ok(())
     })?;
+    let counts = [figures.pairs.len() as u64, figures.pauses.len() as u64];
+    ensure!(counts == [rounds; 2], "pairs and takeovers should be {rounds} each: {counts:?}");
     figures.bounds = figures.judge();
     super::print_bounds(&figures.bounds);
     if let Some(path) = &options.json {
