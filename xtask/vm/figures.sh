@@ -103,13 +103,6 @@ phases() {
     done
 }
 
-# serve_by OPTION...: starts the daemon.
-serve_by() {
-    rm -f /run/serve.out
-    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
-}
-
 # is_there DEVICE: fills the cache from it, too, the first time.
 is_there() {
     until_true "ublk" [ -b $1 ]
@@ -119,7 +112,7 @@ is_there() {
 }
 
 over_ublk() {
-    serve_by --ublk home=0
+    start_daemon --ublk home=0
     is_there /dev/ublkb0
     phases ublk /dev/ublkb0
     stop
@@ -127,7 +120,7 @@ over_ublk() {
 }
 
 both_over_ublk() {
-    serve_by --ublk home=0 --ublk other=1
+    start_daemon --ublk home=0 --ublk other=1
     is_there /dev/ublkb0
     is_there /dev/ublkb1
     pair /dev/ublkb0 /dev/ublkb1
@@ -136,7 +129,7 @@ both_over_ublk() {
 }
 
 over_nbd() {
-    serve_by --nbd unix:$SOCKET
+    start_daemon --nbd unix:$SOCKET
     until_true "nbd" grep -q home /run/serve.out
     connect
     phases nbd $DEVICE

@@ -81,26 +81,46 @@ find_disks() {
     [ -b "$CACHE" ] && [ -b "$ORIGIN" ] || failed "disks" "$(cat /sys/block/vd*/serial)"
 }
 
+# start OUTPUT OPTION...: starts a daemon, the process $STARTED, and has it say to a file what it
+# serves.
+start() {
+    out=$1
+    shift
+    # Not to be taken for what the next daemon says.
+    rm -f $out
+    forebay serve $CACHE --state-dir $STATE "$@" >$out 2>>/run/serve.err &
+    STARTED=$!
+}
+
+# start_daemon OPTION...: starts the daemon.
+start_daemon() {
+    start /run/serve.out "$@"
+    DAEMON=$STARTED
+}
+
 # serve: starts the daemon, and waits until it is ready.
 serve() {
-    # Not to be taken for what the next daemon says.
-    rm -f /run/serve.out
-    forebay serve $CACHE --nbd unix:$SOCKET --state-dir $STATE >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
+    start_daemon --nbd unix:$SOCKET
     until_true "serve" grep -q home /run/serve.out
 }
 
 # serve_ublk OPTION...: starts the daemon, and waits until $DEVICE can be used.
 serve_ublk() {
-    rm -f /run/serve.out
-    forebay serve $CACHE --state-dir $STATE "$@" >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
+    start_daemon "$@"
     until_true "serve" is_served_or_dead
     grep -q $DEVICE /run/serve.out || failed "serve" "the daemon has ended"
 }
 
 is_served_or_dead() {
     grep -q $DEVICE /run/serve.out || has_ended
+}
+
+# take_over NAME: another daemon takes $DEVICE over, and the one before has ended.
+take_over() {
+    start /run/next.out --ublk home=0 --takeover
+    until_true "$1" grep -q $DEVICE /run/next.out
+    wait $DAEMON || failed "$1" "the predecessor ended with $?"
+    DAEMON=$STARTED
 }
 
 # stop: as systemd does it.

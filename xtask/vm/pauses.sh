@@ -55,13 +55,7 @@ while [ $round -le $rounds ]; do
     client /run/client.out $CLIENT_SECONDS &
     CLIENT=$!
     usleep $BEFORE_US
-    rm -f /run/next.out
-    forebay serve $CACHE --state-dir $STATE --ublk home=0 --takeover \
-        >/run/next.out 2>>/run/serve.err &
-    NEXT=$!
-    until_true "takeover" grep -q $DEVICE /run/next.out
-    wait $DAEMON || failed "takeover" "the predecessor ended with $?"
-    DAEMON=$NEXT
+    take_over "takeover"
     wait $CLIENT || failed "takeover" "fio ended with $?: $(cat /run/client.out)"
     PAUSE_MS=$(logged pause_ms)
     [ $(longest /run/client.out) -ge $((PAUSE_MS * 800)) ] ||

@@ -6,29 +6,13 @@ rounds=$1
 DEVICE=/dev/ublkb0
 PATIENCE=120
 
-# start OUTPUT OPTION...: starts a daemon.
-start() {
-    out=$1
-    shift
-    rm -f $out
-    forebay serve $CACHE --state-dir $STATE --ublk home=0 "$@" >$out 2>>/run/serve.err &
-    STARTED=$!
-}
-
-# is_up OUTPUT: the device can be used.
-is_up() {
-    grep -q $DEVICE $1
-}
-
 find_disks
 rm -rf $STATE
 modprobe ext4
 modprobe ublk_drv
 must "format" forebay format $CACHE
 must "attach" forebay attach $CACHE $ORIGIN --name home --cache-mode writeback
-start /run/serve.out
-DAEMON=$STARTED
-until_true "serve" is_up /run/serve.out
+serve_ublk --ublk home=0
 must "mkfs" mkfs.ext4 -q -b 4096 $DEVICE
 must "mount" mount -t ext4 $DEVICE $MOUNT
 rm -f /run/enough
@@ -40,10 +24,7 @@ round=1
 while [ $round -le $rounds ]; do
     before=$(writes)
     until_true "round $round: load" has_written_since $before 60
-    start /run/next.out --takeover
-    until_true "round $round: takeover" is_up /run/next.out
-    wait $DAEMON || failed "takeovers" "the predecessor ended with $?"
-    DAEMON=$STARTED
+    take_over "round $round: takeover"
     round=$((round + 1))
 done
 ok "$rounds takeovers under load"
@@ -59,16 +40,14 @@ round=1
 while [ $round -le $rounds ]; do
     before=$(writes)
     until_true "round $round: load" has_written_since $before 60
-    start /run/next.out --takeover
+    start /run/next.out --ublk home=0 --takeover
     usleep $((round * 7919 % 40 * 20000))
     kill -9 $STARTED
     wait $STARTED
     usleep 500000
     if has_ended; then
         wait $DAEMON || failed "killed successors" "the predecessor ended with $?"
-        start /run/serve.out
-        DAEMON=$STARTED
-        until_true "round $round: serve" is_up /run/serve.out
+        serve_ublk --ublk home=0
     fi
     round=$((round + 1))
 done 2>/run/killed

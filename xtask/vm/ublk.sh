@@ -213,8 +213,7 @@ ok "kills while taking over"
 # And around the one in which the device is made.
 round=1
 while [ $round -le $rounds ]; do
-    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
+    start_daemon --ublk home=0
     usleep $((round * 7919 % 300 * 1000))
     kill -9 $DAEMON
     wait $DAEMON

@@ -122,8 +122,7 @@ by_ublk() {
     # A stop takes devices away and leaves names; `down` still knows whose these are.
     up
     must "stop" forebay stop
-    forebay serve $CACHE --state-dir $STATE --ublk home=0 >/run/serve.out 2>>/run/serve.err &
-    DAEMON=$!
+    start_daemon --ublk home=0
     until_true "stop" grep -q ublkb0 /run/serve.out
     must "stop" forebay down $CACHE
     wait $DAEMON || failed "stop" "the daemon ended with $?"

@@ -12,7 +12,9 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::bounds::{Bound, Limit};
 use super::document::{cell, table, verdicts};
@@ -52,7 +54,7 @@ pub(crate) struct Options {
 }
 
 /// What is read from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Target {
     Ram,
@@ -62,16 +64,6 @@ enum Target {
 }
 
 impl Target {
-    fn by_name(name: &str) -> anyhow::Result<Target> {
-        Ok(match name {
-            "ram" => Target::Ram,
-            "loop" => Target::Loop,
-            "ublk" => Target::Ublk,
-            "nbd" => Target::Nbd,
-            other => bail!("an unknown target: {other}"),
-        })
-    }
-
     fn short(self) -> &'static str {
         match self {
             Target::Ram => "RAM",
@@ -92,7 +84,7 @@ impl Target {
 }
 
 /// One phase, as a line of the script has it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Phase {
     target: Target,
     depth: u32,
@@ -139,23 +131,7 @@ impl FromStr for Phase {
 
     /// `NAME=VALUE` by `NAME=VALUE`.
     fn from_str(text: &str) -> anyhow::Result<Phase> {
-        let value = |name: &str| value_of(text, name);
-        let number = |name: &str| number_of(text, name);
-        let target = Target::by_name(value("target")?)?;
-        let phase = Phase {
-            target,
-            depth: value("depth")?.parse().context("depth")?,
-            requests: number("requests")?,
-            seconds: number("seconds")?,
-            mean_us: number("mean_us")?,
-            p99_us: number("p99_us")?,
-            client_user_ms: number("client_user_ms")?,
-            client_system_ms: number("client_system_ms")?,
-            server_user_ms: number("server_user_ms")?,
-            server_system_ms: number("server_system_ms")?,
-            all_ms: number("all_ms")?,
-            switches: number("switches")?,
-        };
+        let phase: Phase = from_line(text)?;
         if phase.requests == 0.0 || phase.seconds == 0.0 {
             bail!("nothing was read: {text}");
         }
@@ -179,7 +155,13 @@ impl FromStr for Pair {
 
     /// `NAME=VALUE` by `NAME=VALUE`.
     fn from_str(text: &str) -> anyhow::Result<Pair> {
-        let pair = Pair([number_of(text, "one_iops")?, number_of(text, "other_iops")?]);
+        #[derive(Deserialize)]
+        struct Line {
+            one_iops: f64,
+            other_iops: f64,
+        }
+        let Line { one_iops, other_iops } = from_line(text)?;
+        let pair = Pair([one_iops, other_iops]);
         if pair.0 == [0.0; 2] {
             bail!("nothing was read: {text}");
         }
@@ -187,16 +169,13 @@ impl FromStr for Pair {
     }
 }
 
-/// The value of a name in `NAME=VALUE` by `NAME=VALUE`.
-fn value_of<'a>(text: &'a str, name: &str) -> anyhow::Result<&'a str> {
-    let mut pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
-    let found = pairs.find(|(known, _)| *known == name).map(|(_, value)| value);
-    found.with_context(|| format!("no {name} in: {text}"))
-}
-
-/// The same, if it is a number.
-fn number_of(text: &str, name: &str) -> anyhow::Result<f64> {
-    value_of(text, name)?.parse().with_context(|| format!("{name} is no number in: {text}"))
+/// What a line has, `NAME=VALUE` by `NAME=VALUE`. Names that are not asked for are passed over.
+fn from_line<T: DeserializeOwned>(text: &str) -> anyhow::Result<T> {
+    let pairs = text.split_whitespace().filter_map(|pair| pair.split_once('='));
+    let value = |text: &str| serde_json::from_str(text).unwrap_or_else(|_| text.into());
+    let values = pairs.map(|(name, text)| (name.to_owned(), value(text))).collect();
+    serde_json::from_value(Value::Object(values))
+        .with_context(|| format!("not a line of ours: {text}"))
 }
 
 /// All figures of a run.
@@ -275,7 +254,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         } else if let Some(text) = line.strip_prefix("pair ") {
             figures.pairs.push(text.parse()?);
         } else if let Some(text) = line.strip_prefix("pause ") {
-            figures.pauses.push(text.parse()?);
+            figures.pauses.push(from_line(text)?);
         } else if let Some(text) = line.strip_prefix("profile ") {
             figures.profile.push(text.parse()?);
         }

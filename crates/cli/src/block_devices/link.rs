@@ -34,11 +34,7 @@ fn directory() -> PathBuf {
 /// Gives a device its name, and tells udev. Refused if a device of another set has it.
 pub(crate) fn make(device: &mut Device) -> Result<(), Failure> {
     let link = directory().join(&device.name);
-    let others = Record::all().into_iter().flat_map(|record| record.devices);
-    let mut owners = others.filter(|other| other.link.as_ref() == Some(&link));
-    if let Some(owner) =
-        owners.find(|other| other.device != device.device && super::is_there(other))
-    {
+    if let Some(owner) = owners(&link).find(|other| other.device != device.device) {
         let (place, node) = (link.display(), owner.device.display());
         return Err(Failure::refused(format!("{place} is {node} of another cache set")));
     }
@@ -57,6 +53,13 @@ pub(crate) fn make(device: &mut Device) -> Result<(), Failure> {
     tell_udev(device).map_err(|error| {
         Failure::failed(format!("cannot write the name of `{}` for udev: {error}", device.name))
     })
+}
+
+/// Devices of all sets that are there and have this name. One that is gone has left it: its number
+/// may be that of another one by now.
+fn owners(link: &Path) -> impl Iterator<Item = Device> {
+    let devices = Record::all().into_iter().flat_map(|record| record.devices);
+    devices.filter(move |device| device.link.as_deref() == Some(link) && super::is_there(device))
 }
 
 /// As udev would write it, which leaves alone what is as it should be.
@@ -99,20 +102,12 @@ pub(crate) fn forget(device: &Device) {
     let _ = fs::remove_file(udev_file(device));
     if let Some(link) = &device.link
         && fs::read_link(link).is_ok_and(|target| target == relative(&device.device))
-        && !is_others(device, link)
+        && !owners(link).any(|other| other != *device)
     {
         let _ = fs::remove_file(link);
         let _ = link.parent().map(fs::remove_dir);
     }
     look_again(device);
-}
-
-/// Whether a name belongs to another device by now, which may have the number of this one, too.
-fn is_others(device: &Device, link: &Path) -> bool {
-    let mut all = Record::all().into_iter().flat_map(|record| record.devices);
-    all.any(|other| {
-        other != *device && other.link.as_deref() == Some(link) && super::is_there(&other)
-    })
 }
 
 /// Has the kernel say that the device has changed. Without udev nobody listens.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::{FrontEndKind, programs, until};
+use super::{FrontEndKind, nbd_client, programs, until};
 use crate::exit::Failure;
 
 /// Where the ublk driver takes its commands.
@@ -65,7 +65,7 @@ fn missing_ublk() -> Option<String> {
 }
 
 fn missing_nbd() -> Option<String> {
-    if programs::find("nbd-client").is_none() {
+    if programs::find(nbd_client::PROGRAM).is_none() {
         return Some("install nbd-client (package nbd-client)".to_owned());
     }
     load("nbd", NBD_MODULE);

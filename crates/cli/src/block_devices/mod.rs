@@ -13,7 +13,7 @@ pub(crate) mod background;
 mod fuse;
 pub(crate) mod link;
 pub(crate) mod machine;
-mod nbd_client;
+pub(crate) mod nbd_client;
 mod programs;
 pub(crate) mod record;
 pub(crate) mod set;

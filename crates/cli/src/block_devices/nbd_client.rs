@@ -10,6 +10,8 @@ use super::{FrontEndKind, programs, until};
 use crate::admin::api::Export;
 use crate::exit::Failure;
 
+/// The program, and how its process is called.
+pub(crate) const PROGRAM: &str = "nbd-client";
 /// How many devices are tried that seem to be free: another client may be faster.
 const TRIES_MAX: usize = 4;
 /// Block size, which the program does not find out by itself.
@@ -23,7 +25,7 @@ pub(super) fn connect(socket: &Path, export: &Export) -> Result<Device, Failure>
     for number in free_numbers().into_iter().take(TRIES_MAX) {
         let device = format!("/dev/nbd{number}");
         let arguments = ["-N", name, "-unix", &socket, &device, "-b", BLOCK_BYTES];
-        if let Err(error) = programs::run("nbd-client", &arguments) {
+        if let Err(error) = programs::run(PROGRAM, &arguments) {
             failure = Some(error);
             continue;
         }
@@ -56,7 +58,7 @@ pub(super) fn disconnect(device: &Device) -> Result<(), Failure> {
         return Ok(());
     }
     let place = device.device.display().to_string();
-    programs::run("nbd-client", &["-d", &place])?;
+    programs::run(PROGRAM, &["-d", &place])?;
     if until(|| !is_there(device)) {
         return Ok(());
     }

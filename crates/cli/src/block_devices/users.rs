@@ -13,14 +13,13 @@ use forebay_host::probe::{OpenError, check_unused};
 use forebay_host::processes::others_with;
 use rustix::fs::OFlags;
 
+use super::nbd_client;
 use super::record::Device;
 
 /// How long a device may be in use for passing reasons: udev looks into it when it appears, and the
 /// kernel lets go of it a moment after `umount` has come back.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 const PAUSE: Duration = Duration::from_millis(50);
-/// Has its device open as long as it is connected.
-const NBD_CLIENT: &str = "nbd-client";
 
 /// Whether somebody answers the device's requests. If nobody does, opening it may wait forever.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -69,10 +68,11 @@ fn nodes(device: &Path) -> Vec<PathBuf> {
 }
 
 /// Number and name of a process that has one of these open. What it has open is only read as text:
-/// to look at the file itself could wait for whoever serves it.
+/// to look at the file itself could wait for whoever serves it. `nbd-client`, which has its device
+/// open as long as it is connected, is no user.
 fn process_with(nodes: &[PathBuf]) -> Option<String> {
     let mut processes = others_with(|_, target| nodes.iter().any(|node| node == target));
-    Some(processes.find(|process| process.name() != NBD_CLIENT)?.to_string())
+    Some(processes.find(|process| process.name() != nbd_client::PROGRAM)?.to_string())
 }
 
 #[cfg(test)]

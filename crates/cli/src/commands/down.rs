@@ -14,7 +14,7 @@ use crate::block_devices::background::{self, Plan};
 use crate::block_devices::record::{Device, Record, take_turn};
 use crate::block_devices::set::Set;
 use crate::block_devices::users::{Server, user_of};
-use crate::block_devices::{self, FrontEndKind, link};
+use crate::block_devices::{self, FrontEndKind, link, nbd_client};
 use crate::commands::format::absolute;
 use crate::exit::Failure;
 use crate::output;
@@ -22,8 +22,6 @@ use crate::output;
 /// How long clients that were disconnected may be known to the daemon.
 const CLIENT_PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
-/// How the status names a client of this program.
-const NBD_CLIENT: &str = "nbd-client (";
 
 /// Runs the command.
 pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
@@ -36,7 +34,7 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     let status = daemon.as_ref().map(|daemon| client::block_on(daemon.status())?).transpose()?;
     let devices = devices(record.as_ref(), status.as_ref());
     if daemon.is_none() && devices.is_empty() {
-        forget(&set, record.as_ref())?;
+        forget(&set, record.as_ref(), &devices)?;
         return Err(
             Failure::not_found(format!("{cache} is not up")).or("`forebay status` shows what runs")
         );
@@ -77,13 +75,14 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         let text = format!("{node} of `{}` was taken into use meanwhile and is kept", kept.name);
         return Err(Failure::refused(text).or(format!("`forebay up {cache}` serves it again")));
     }
-    forget(&set, record.as_ref())?;
+    forget(&set, record.as_ref(), &devices)?;
     output::print(&text)
 }
 
-/// Forgets what was set up, and names that are left of devices that went by themselves.
-fn forget(set: &Set, record: Option<&Record>) -> Result<(), Failure> {
-    record.into_iter().flat_map(|record| &record.devices).for_each(link::forget);
+/// Forgets what was set up, and names that are left of devices that had gone by themselves.
+fn forget(set: &Set, record: Option<&Record>, taken: &[Device]) -> Result<(), Failure> {
+    let remembered = record.into_iter().flat_map(|record| &record.devices);
+    remembered.filter(|device| !taken.contains(device)).for_each(link::forget);
     Record::remove(set.name())
 }
 
@@ -157,7 +156,8 @@ fn foreign_clients<'a>(status: &'a Status, devices: &[Device]) -> Vec<&'a Connec
 /// which is the one that the kernel names.
 fn remove_forked_client(clients: &mut Vec<&Connection>, volume: &str) {
     let is_of_volume = |client: &Connection| client.export.as_deref() == Some(volume);
-    let is_program = |client: &Connection| client.peer.starts_with(NBD_CLIENT);
+    let is_program =
+        |client: &Connection| client.peer.split(' ').next() == Some(nbd_client::PROGRAM);
     let own = clients.iter().filter(|client| is_of_volume(client) && is_program(client));
     if let Some(id) = own.map(|client| client.id).min() {
         clients.retain(|client| client.id != id);

@@ -1,11 +1,9 @@
 //! How long a client of a ublk device waits for a takeover (`xtask/vm/pauses.sh`).
 
-use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::number_of;
 use crate::bench::document::{cell, table};
 use crate::bench::spread::Spread;
 
@@ -14,7 +12,7 @@ const FILL_SECONDS_MAX: u64 = 600;
 const ROUND_SECONDS_MAX: u64 = 240;
 
 /// One takeover, as a line of the script has it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Pause {
     /// Longest latency of a request, and the same without a takeover, just before.
     longest_us: f64,
@@ -27,24 +25,6 @@ pub(super) struct Pause {
     pause_ms: f64,
     extents: f64,
     cached_bytes: f64,
-}
-
-impl FromStr for Pause {
-    type Err = anyhow::Error;
-
-    /// `NAME=VALUE` by `NAME=VALUE`.
-    fn from_str(text: &str) -> anyhow::Result<Pause> {
-        let number = |name: &str| number_of(text, name);
-        Ok(Pause {
-            longest_us: number("longest_us")?,
-            quiet_us: number("quiet_us")?,
-            handed_ms: number("handed_ms")?,
-            start_ms: number("start_ms")?,
-            pause_ms: number("pause_ms")?,
-            extents: number("extents")?,
-            cached_bytes: number("cached_bytes")?,
-        })
-    }
 }
 
 /// How long the script has at most.
@@ -72,8 +52,8 @@ A daemon with {} cached extents ({:.0} MiB) was replaced by another one (`foreba
 `xtask/vm/pauses.sh`) while one request after another was under way at its device: reads of 4 KiB
 that hit, and every eighth time a write. What takes long here is the reading of the log: work of an
 emulated processor on an emulated disk, which `cargo xtask bench --only takeover` measures on a real
-one, with as many extents. What ublk adds to that is in the start: until the kernel has let go of
-the old server, and the new one has claimed the device.
+one, with about as many extents. What ublk adds to that is in the start: until the kernel has let go
+of the old server, and the new one has claimed the device.
 
 {}",
         first.extents,
@@ -85,17 +65,18 @@ the old server, and the new one has claimed the device.
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::guest::from_line;
 
     const LINE: &str = "round=1 longest_us=2500000 quiet_us=9000 handed_ms=2300 start_ms=120 \
                         pause_ms=2420 extents=262144 cached_bytes=1073741824";
 
     #[test]
     fn a_line_of_the_script_is_a_pause() {
-        let text = text(&[LINE.parse().expect("a whole line")]);
+        let text = text(&[from_line(LINE).expect("a whole line")]);
         assert!(text.contains("262144 cached extents (1024 MiB)"), "{text}");
         assert!(text.contains("| longest latency of a request | 2,500 |"), "{text}");
         assert!(text.contains("| start: from the commit until the successor serves | 120 |"));
-        assert!(LINE.replace("start_ms=120", "").parse::<Pause>().is_err());
+        assert!(from_line::<Pause>(&LINE.replace("start_ms=120", "")).is_err());
         assert_eq!(super::text(&[]), "");
     }
 }

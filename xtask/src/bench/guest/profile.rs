@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use anyhow::Context;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::{DEPTHS, Target, value_of};
+use super::{DEPTHS, Target, from_line};
 use crate::bench::document::table;
 
 /// What a processor runs that has nothing to do; its samples are left out.
@@ -34,8 +34,12 @@ impl FromStr for Share {
 
     /// `NAME=VALUE` by `NAME=VALUE`, then percent, program, object and function.
     fn from_str(text: &str) -> anyhow::Result<Share> {
-        let target = Target::by_name(value_of(text, "target")?)?;
-        let depth = value_of(text, "depth")?.parse().context("depth")?;
+        #[derive(Deserialize)]
+        struct Phase {
+            target: Target,
+            depth: u32,
+        }
+        let Phase { target, depth } = from_line(text)?;
         let figures = text.splitn(3, ' ').nth(2).context("no figures")?;
         let mut fields = figures.split(';').map(str::trim);
         let mut field = |what: &str| fields.next().with_context(|| format!("no {what} in: {text}"));

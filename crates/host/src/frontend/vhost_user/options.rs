@@ -16,11 +16,11 @@ pub struct VhostUserOptions {
 /// Finds two exports that are to be at one socket, before that is made. One export that is named
 /// twice is found elsewhere.
 pub(crate) fn check_paths(options: &[VhostUserOptions]) -> Result<(), VhostUserError> {
-    for (index, one) in options.iter().enumerate() {
-        let place = place_of(&one.path);
-        let is_same =
-            |other: &&VhostUserOptions| other.name != one.name && place_of(&other.path) == place;
-        if let Some(other) = options[index + 1..].iter().find(is_same) {
+    let places: Vec<PathBuf> = options.iter().map(|option| place_of(&option.path)).collect();
+    for (index, (one, place)) in options.iter().zip(&places).enumerate() {
+        let mut later = options.iter().zip(&places).skip(index + 1);
+        let other = later.find(|(other, at)| other.name != one.name && *at == place);
+        if let Some((other, _)) = other {
             let (path, one, other) = (one.path.clone(), one.name.clone(), other.name.clone());
             return Err(VhostUserError::SamePath { path, one, other });
         }
