@@ -41,7 +41,7 @@ queues=$(ls "/sys/block/$disk/mq" | wc -l)
 [ "$queues" = 2 ] || failed "geometry" "it has $queues queues"
 ok "geometry"
 
-load "verify" 5
+load "verify" 3
 ok "verify"
 
 # As many pages in a request as there may be, and few of them side by side.
@@ -65,7 +65,7 @@ for _ in 1 2 3; do
     [ ! -e "/sys/block/$disk" ] || failed "unbind" "the disk is still there"
     must "bind" sh -c "echo $device >$driver/bind"
     [ -e "/sys/block/$disk" ] || failed "bind" "the disk does not come back"
-    load "reset" 3
+    load "reset" 2
 done
 ok "reset"
 
@@ -85,7 +85,7 @@ ok "kills under a mounted file system"
 must "fill" dd if=/dev/urandom of=/run/kept bs=65536 count=16
 must "fill" cp /run/kept $MOUNT/kept
 fio --name=beside --directory=$MOUNT --size=8M --rw=randwrite --bs=4k --fsync=64 --time_based \
-    --runtime=20 --verify=crc32c --do_verify=1 --verify_fatal=1 >/run/beside 2>&1 &
+    --runtime=8 --verify=crc32c --do_verify=1 --verify_fatal=1 >/run/beside 2>&1 &
 beside=$!
 echo "grow begin"
 tries=0
