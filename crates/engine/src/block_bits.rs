@@ -40,6 +40,10 @@ impl BlockBits {
         }
     }
 
+    pub(crate) fn has(&self, position: CacheBlock) -> bool {
+        self.any(position, 1)
+    }
+
     /// Whether a bit of the run is set.
     pub(crate) fn any(&self, position: CacheBlock, block_count: u32) -> bool {
         masks(position, block_count).any(|(word, mask)| self.words[word] & mask != 0)

@@ -170,6 +170,8 @@ impl Engine {
         payload.retain(source.buffer);
         let record = &mut self.log.records[key];
         let block = record.block + 1 + record.payload_blocks;
+        let is_moved = matches!(checksums, Checksums::Keep(_));
+        record.is_patient = is_moved && (record.is_patient || record.entries.is_empty());
         record.payload_blocks += new.block_count;
         if matches!(checksums, Checksums::Compute) && stream != Stream::Client {
             record.promoted_blocks += new.block_count;
@@ -210,7 +212,8 @@ impl Engine {
         assert!(blank.is_some() || new.kind == EntryKind::Invalidate);
         let sharing = if blank.is_some() { Sharing::Alone } else { Sharing::Shared };
         let key = self.record_for(stream, 0, sharing, self.kept_segments(stream));
-        let record = &self.log.records[key];
+        let record = &mut self.log.records[key];
+        record.is_patient = false;
         let (segment, block) = (record.segment, record.block);
         self.push_entry(key, new, block);
         let Some(kind) = blank else {
@@ -276,6 +279,7 @@ impl Engine {
 
     fn push_of_no_blocks(&mut self, key: Key, entry: Entry) {
         let record = &mut self.log.records[key];
+        record.is_patient = false;
         record.entries.push(RecordEntry { slot: None, entry, block: record.block });
         let (in_segment, block) = (record.segment, record.block);
         self.log.segments.get_mut(in_segment).entries.push(PlacedEntry { entry, block });
@@ -504,6 +508,7 @@ impl Engine {
             previous: SequenceNumber(0),
             vouches_for: SequenceNumber(0),
             header: None,
+            is_patient: false,
         });
         self.log.segments.get_mut(segment).in_flight.push_back(key);
         self.log.stream_mut(stream).building = Some(key);
@@ -594,7 +599,8 @@ impl Engine {
     /// stream are under way.
     pub(crate) fn submit_records(&mut self, payload: &mut dyn Payload) {
         for stream in STREAMS {
-            if self.log.stream(stream).in_flight < RECORDS_IN_FLIGHT_MAX {
+            let is_due = self.log.stream(stream).in_flight < RECORDS_IN_FLIGHT_MAX;
+            if is_due && !self.waits_for_more(stream) {
                 self.close_record(stream);
             }
         }
@@ -632,6 +638,16 @@ impl Engine {
             let kind = IoKind::Write { offset_bytes, slices };
             self.submit(Device::Cache, kind, IoPurpose::Record(key));
         }
+    }
+
+    /// Whether the record being built had better take what reclaim reads at the moment: blocks that
+    /// come one by one would each take a header with them, and half of the queue's room. Nobody
+    /// misses them meanwhile, since the copies that they were read from are there until the drop.
+    /// Whoever waits for records, or for this one, ends the wait.
+    fn waits_for_more(&self, stream: Stream) -> bool {
+        let Some(key) = self.log.stream(stream).building else { return false };
+        let record = &self.log.records[key];
+        record.is_patient && record.waiters.is_empty() && self.is_reading_what_is_kept()
     }
 
     fn encode_header(&mut self, key: Key, block: &mut [u8]) {

@@ -104,6 +104,8 @@ pub(crate) struct Record {
     /// What its header says to be durable.
     pub(crate) vouches_for: SequenceNumber,
     pub(crate) header: Option<BufferId>,
+    /// All of it is moved from elsewhere in the log, where it still is: it may wait for more.
+    pub(crate) is_patient: bool,
 }
 
 impl Record {

@@ -4,6 +4,7 @@
 //! 9 decides what may be promoted: nothing that a write touched while the origin was read.
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::admission::Outcome;
 use crate::defects::{Defect, has_defect};
@@ -17,6 +18,7 @@ use crate::log::append::{Checksums, NewEntry};
 use crate::path::Operation;
 use crate::path::read::{Span, blocks_of};
 use crate::payload::{BufferRange, Payload};
+use crate::policy::Standing;
 use crate::range_lock::{LockKind, LockOwner};
 use crate::request::{RequestError, RequestKind};
 use crate::slab::Key;
@@ -378,15 +380,49 @@ impl Engine {
             while at < from {
                 let limit = from.min(at + u64::from(self.unit_blocks_max()));
                 let (end, _) = self.superblock.pins(slot).run(at, limit);
-                self.promote_run(miss, at, end - at, payload);
+                self.promote_run(miss, at..end, payload);
                 at = end;
             }
             at = at.max(to);
         }
     }
 
-    /// Appends blocks that are all pinned, or none of them.
-    fn promote_run(&mut self, miss: &Miss, start: u64, count: u64, payload: &mut dyn Payload) {
+    /// Appends blocks that are all pinned, or none of them. Of a window, what was asked for is what
+    /// the policy may remember: it goes where it belongs alone, unless most of all is remembered.
+    fn promote_run(&mut self, miss: &Miss, run: Range<u64>, payload: &mut dyn Payload) {
+        let asked = miss.asked_of(&run);
+        let standing = self.standing_of_run(miss.slot, &asked);
+        let is_apart = standing == Standing::Proven
+            && asked != run
+            && self.standing_of_run(miss.slot, &run) == Standing::New;
+        if !is_apart {
+            self.promote_as(miss, run, standing, payload);
+            return;
+        }
+        let (before, after) = (run.start..asked.start, asked.end..run.end);
+        let parts = [(before, Standing::New), (asked, Standing::Proven), (after, Standing::New)];
+        for (part, standing) in parts {
+            if !part.is_empty() {
+                self.promote_as(miss, part, standing, payload);
+            }
+        }
+    }
+
+    fn standing_of_run(&mut self, slot: VolumeSlot, run: &Range<u64>) -> Standing {
+        match u32::try_from(run.end - run.start).expect("a unit") {
+            0 => Standing::New,
+            block_count => self.standing_of_new(slot, run.start, block_count),
+        }
+    }
+
+    fn promote_as(
+        &mut self,
+        miss: &Miss,
+        run: Range<u64>,
+        standing: Standing,
+        payload: &mut dyn Payload,
+    ) {
+        let (start, count) = (run.start, run.end - run.start);
         let block_count = u32::try_from(count).expect("a unit");
         // What takes the place of a bad copy adds nothing, if that is still there.
         let is_repair = miss.repairs.is_some_and(|at| self.is_at(miss.slot, start, at));
@@ -396,7 +432,6 @@ impl Engine {
             self.note_outcome(miss.operation, (start, count), outcome);
             return;
         }
-        let standing = self.standing_of_new(miss.slot, start, block_count);
         let (stream, standing) = self.promotion_stream(standing, block_count);
         if !self.has_room(stream, block_count) {
             let outcome = Outcome::Bypassed(BypassReason::NoRoom);
@@ -543,6 +578,17 @@ impl Miss {
     /// Requests that wait for it.
     pub(crate) fn operations(&self) -> impl Iterator<Item = Key> {
         self.joined.iter().map(|joined| joined.operation).chain([self.operation])
+    }
+
+    /// Of blocks that were read, those that were asked for, in one piece; maybe none.
+    fn asked_of(&self, run: &Range<u64>) -> Range<u64> {
+        if !self.is_widened {
+            return run.clone();
+        }
+        let spans = || self.joined.iter().map(|reader| &reader.span);
+        let start = spans().map(|span| span.start).min().unwrap_or(run.start).max(run.start);
+        let end = spans().map(Span::end).max().unwrap_or(run.end).min(run.end);
+        start..end.max(start)
     }
 
     /// Whether the promotion may take the place of this copy: of none, and of the bad one.

@@ -4,7 +4,7 @@ use forebay_engine::event::Command;
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::request::Served;
-use forebay_engine::status::BypassReason;
+use forebay_engine::status::{BlockState, BypassReason};
 
 use crate::harness::{BLOCK, Content, ORIGINAL, Setup, World, content_of, origin};
 
@@ -231,4 +231,59 @@ fn read_ahead_that_does_not_pay_ends() {
     assert!(count(&widened[..100]) > 90, "the cache is empty at first");
     assert!(count(&widened[widened.len() - 640..]) <= 10, "one of 64 is tried");
     assert_eq!(world.counters(0).read_ahead_used_blocks, 0);
+}
+
+fn is_cached(world: &mut World, block: u64) -> bool {
+    world.state(0, block) != BlockState::NotCached
+}
+
+/// Windows fill the log, and what of them was asked for stays longer than what was not.
+#[test]
+fn what_was_asked_for_outlasts_the_rest_of_its_window() {
+    let mut setup = setup();
+    setup.origin_bytes = 40_000 * BLOCK;
+    let mut world = setup.start();
+    learn(&mut world, 8_000_000);
+    let asked = |window: u64| window * WINDOW + window % WINDOW;
+    let first = 100;
+    let mut next = first;
+    while is_cached(&mut world, first * WINDOW + WINDOW - 1) || next < first + 32 {
+        assert_eq!(asked_for(&mut world, asked(next)).len(), 1);
+        world.settle();
+        next += 1;
+    }
+    assert!(is_cached(&mut world, asked(first)));
+    let rest = (first * WINDOW..(first + 1) * WINDOW).filter(|block| *block != asked(first));
+    assert_eq!(rest.filter(|block| is_cached(&mut world, *block)).count(), 0);
+}
+
+/// A block that was missed alone and is remembered comes back with its window: it goes to the main
+/// queue, and takes nothing along.
+#[test]
+fn a_remembered_block_is_kept_apart_from_its_window() {
+    let mut setup = setup();
+    setup.origin_bytes = 8192 * BLOCK;
+    let mut world = setup.start();
+    let status = world.status();
+    let log_blocks = u64::from(status.segments * status.segment_blocks);
+    learn(&mut world, 8_000_000);
+    let scan = |world: &mut World, from: u64, blocks: u64| {
+        for block in (from..from + blocks).step_by(32) {
+            let read = world.read(0, block, 32);
+            world.now += 8_000_000;
+            world.finish(&[read]);
+            world.settle();
+        }
+    };
+    // The first trip of those that taught how slow the origin is.
+    let mut next = 2048;
+    while world.state(0, LEARNING) != BlockState::NotCached {
+        scan(&mut world, next, 32);
+        next += 32;
+    }
+    assert_eq!(asked_for(&mut world, LEARNING), [(LEARNING, WINDOW)]);
+    assert_ne!(world.state(0, LEARNING + 1), BlockState::NotCached);
+    scan(&mut world, next, log_blocks / 2);
+    assert_ne!(world.state(0, LEARNING), BlockState::NotCached);
+    assert_eq!(world.state(0, LEARNING + 1), BlockState::NotCached);
 }

@@ -106,3 +106,29 @@ fn the_policy_can_be_changed_while_it_is_at_work() {
     assert_eq!(world.command_now(Command::SetCacheSet { settings }), Ok(None));
     assert_eq!(kept_beside_scans(&mut world), HOT as usize);
 }
+
+/// Blocks that are read one by one come in records of their own, each with a header beside it. Those
+/// that are kept are gathered.
+#[test]
+fn what_is_kept_shares_its_headers() {
+    let mut world = served(PolicyKind::Lru);
+    let hot: Vec<u64> = (0..HOT).map(|number| 4 * number).collect();
+    let read_hot = |world: &mut World| {
+        for block in &hot {
+            let read = world.read(0, *block, 1);
+            world.finish(&[read]);
+        }
+    };
+    read_hot(&mut world);
+    read_hot(&mut world);
+    let before = world.status().counters;
+    let mut next = 4 * HOT;
+    while world.status().counters.relocated_bytes < HOT * BLOCK {
+        read(&mut world, next, READ);
+        next += READ;
+    }
+    let after = world.status().counters;
+    let scanned = (next - 4 * HOT) / READ;
+    let records = after.records - before.records;
+    assert!(records < scanned + HOT / 2, "{records} records for {scanned} reads and {HOT} blocks");
+}

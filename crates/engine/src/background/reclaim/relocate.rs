@@ -66,6 +66,11 @@ impl Engine {
         }
     }
 
+    /// Blocks that are to be appended again are on their way.
+    pub(crate) fn is_reading_what_is_kept(&self) -> bool {
+        self.reclaim.reads_in_flight > 0
+    }
+
     pub(crate) fn on_reclaim_read(
         &mut self,
         index: usize,

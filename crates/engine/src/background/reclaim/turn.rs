@@ -78,6 +78,9 @@ impl Engine {
                 false => Worth::Nothing,
             }));
         }
+        if from == Queue::Small && budget > 0 && self.is_mostly_unread(piece) {
+            self.value_what_was_asked_for(piece, &mut worth);
+        }
         let is_saving = from == Queue::Main && self.replacement.is_short_of_copies();
         let least = if is_saving { Worth::UsedOften } else { Worth::Used };
         let used = worth.iter().flatten().filter(|worth| **worth >= least).count();
@@ -106,16 +109,37 @@ impl Engine {
         fates
     }
 
+    /// Most of it was fetched ahead and never read.
+    fn is_mostly_unread(&self, piece: &Piece) -> bool {
+        let unread = piece.positions().filter(|at| self.ahead.has(*at)).count();
+        2 * unread > piece.positions().count()
+    }
+
+    /// What a client asked for had less time to prove itself for each neighbour that came with it:
+    /// a small queue of windows is as many times shorter as a window is larger than what was asked
+    /// for. It counts as used; the rest of the window goes.
+    fn value_what_was_asked_for(&self, piece: &Piece, worth: &mut [Option<Worth>]) {
+        for (at, worth) in piece.positions().zip(worth) {
+            if self.log.segments.is_clean(at) && !self.ahead.has(at) {
+                *worth = worth.map(|worth| worth.max(Worth::Used));
+            }
+        }
+    }
+
     /// Clean blocks lose their place in the cache. What was fetched ahead and never read is not
     /// worth remembering.
     pub(crate) fn note_dropped(&mut self, slot: VolumeSlot, run: &Piece, from: Queue) {
-        let never_read = run.positions().filter(|at| self.ahead.take(*at)).count();
-        let never_read = u32::try_from(never_read).expect("data pieces are small");
-        self.volume_mut(slot).read_ahead.on_wasted(never_read);
-        let block_count = u32::try_from(run.block_count).expect("data pieces are small");
-        if never_read < block_count {
-            let key = self.policy_key(slot, run.start);
-            self.replacement.policy.on_demoted(key, block_count, from);
+        let blocks = (run.start..).zip(run.positions());
+        let blocks: Vec<_> = blocks.map(|(block, at)| (block, self.ahead.take(at))).collect();
+        for same in blocks.chunk_by(|(_, one), (_, next)| one == next) {
+            let block_count = u32::try_from(same.len()).expect("data pieces are small");
+            let (start, was_never_read) = same[0];
+            if was_never_read {
+                self.volume_mut(slot).read_ahead.on_wasted(block_count);
+            } else {
+                let key = self.policy_key(slot, start);
+                self.replacement.policy.on_demoted(key, block_count, from);
+            }
         }
     }
 }
