@@ -63,6 +63,7 @@ impl Engine {
     fn is_idle_mark_ahead(&self) -> bool {
         self.idle_mark.is_wanted()
             && self.log.incomplete.is_empty()
+            && !self.is_record_building()
             && !self.is_recovering()
             && self.may_append()
             && !self.is_cache_failed()
@@ -90,8 +91,8 @@ impl Engine {
             unreachable!("only then it waits")
         };
         // A record that came meanwhile begins another pause, or makes a mark needless.
-        let is_quiet = covered == self.log.last_sequence && !self.is_record_building();
-        if ended == Ended::Failed || !is_quiet || !self.is_idle_mark_ahead() {
+        let is_quiet = covered == self.log.last_sequence && self.is_idle_mark_ahead();
+        if ended == Ended::Failed || !is_quiet {
             return;
         }
         assert!(self.log.durable_through >= covered);

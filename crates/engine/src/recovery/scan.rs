@@ -90,31 +90,15 @@ impl Engine {
         let at = |engine: &Engine, block| engine.cache_offset(engine.log.position(segment, block));
         let block_bytes = BLOCK_BYTES as u64;
         match line.segment_use {
-            SegmentUse::Free => {
-                let offset = at(self, 0);
-                let read = |range| RecoveryIo::FirstBlock { segment, range };
-                self.submit_recovery_read(offset, block_bytes, read, payload)
-            }
-            SegmentUse::Closed
-                if line
-                    .bits
-                    .as_ref()
-                    .is_none_or(|bits| is_zero(&bits.live) && is_zero(&bits.dirty)) =>
-            {
-                // Nobody needs anything of it: it only has to become free again.
-                self.scanned(ScannedSegment {
-                    segment,
-                    generation: line.generation,
-                    used_blocks: line.used_blocks,
-                    summary_blocks: 0,
-                    last_sequence: line.last_sequence,
-                    old_entries: Vec::new(),
-                    entries: Vec::new(),
-                    crcs: Vec::new(),
-                    candidates: Vec::new(),
-                    vouched_through: SequenceNumber(0),
-                });
-                true
+            SegmentUse::Free => self.read_first_block(segment, payload),
+            SegmentUse::Closed if has_nothing_alive(&line) => {
+                if self.recovery().lost_epochs == 0 {
+                    self.scanned_without_content(segment, &line);
+                    return true;
+                }
+                // If the other area held a newer checkpoint, the segment may have been used again
+                // after that, and hold what was answered last.
+                self.read_first_block(segment, payload)
             }
             SegmentUse::Closed if line.summary_blocks > 0 => {
                 let offset = at(self, line.used_blocks);
@@ -129,13 +113,35 @@ impl Engine {
         }
     }
 
+    fn read_first_block(&mut self, segment: u32, payload: &mut dyn Payload) -> bool {
+        let offset = self.cache_offset(self.log.position(segment, 0));
+        let read = |range| RecoveryIo::FirstBlock { segment, range };
+        self.submit_recovery_read(offset, BLOCK_BYTES as u64, read, payload)
+    }
+
+    /// Nobody needs anything of it: it only has to become free again.
+    fn scanned_without_content(&mut self, segment: u32, line: &SegmentLine) {
+        self.scanned(ScannedSegment {
+            segment,
+            generation: line.generation,
+            used_blocks: line.used_blocks,
+            summary_blocks: 0,
+            last_sequence: line.last_sequence,
+            old_entries: Vec::new(),
+            entries: Vec::new(),
+            crcs: Vec::new(),
+            candidates: Vec::new(),
+            vouched_through: SequenceNumber(0),
+        });
+    }
+
     fn scanned(&mut self, segment: ScannedSegment) {
         let recovery: &mut Recovery = self.recovery();
         recovery.segments_done += 1;
         recovery.segments.push(segment);
     }
 
-    /// A segment that was free may have been opened since the checkpoint.
+    /// A segment that was free, or could become free, may have been opened since the checkpoint.
     pub(super) fn on_first_block(
         &mut self,
         segment: u32,
@@ -165,8 +171,12 @@ impl Engine {
         });
         if is_new {
             self.recovery().whole.push(segment);
-        } else {
-            self.recovery().segments_done += 1;
+            return;
+        }
+        let line = self.checkpoint_line(segment).clone();
+        match line.segment_use {
+            SegmentUse::Free => self.recovery().segments_done += 1,
+            SegmentUse::Open | SegmentUse::Closed => self.scanned_without_content(segment, &line),
         }
     }
 
@@ -218,10 +228,15 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let line = self.checkpoint_line(segment).clone();
-        let is_free = line.segment_use == SegmentUse::Free;
+        // If it is read as a whole, it was used again: see `on_first_block`.
+        let is_reused = match line.segment_use {
+            SegmentUse::Free => true,
+            SegmentUse::Closed => has_nothing_alive(&line),
+            SegmentUse::Open => false,
+        };
         let mut found = ScannedSegment {
             segment,
-            generation: Generation(line.generation.0 + u64::from(is_free)),
+            generation: Generation(line.generation.0 + u64::from(is_reused)),
             used_blocks: 0,
             summary_blocks: 0,
             last_sequence: SequenceNumber(0),
@@ -233,7 +248,7 @@ impl Engine {
         };
         found.crcs.resize(self.log.segments.segment_blocks() as usize, Crc32c(0));
         let mut walk = Walk { block: 0, previous: SequenceNumber(0) };
-        let counted = if is_free { 0 } else { line.used_blocks };
+        let counted = if is_reused { 0 } else { line.used_blocks };
         while walk.block < counted {
             match self.old_record(&found, &walk, range, payload) {
                 Ok(header) => {
@@ -247,7 +262,7 @@ impl Engine {
                 }
             }
         }
-        if line.segment_use != SegmentUse::Closed {
+        if is_reused || line.segment_use == SegmentUse::Open {
             let mut ahead = Walk { ..walk };
             while let Some(candidate) = self.new_record(&found, &ahead, range, payload) {
                 ahead.block = candidate.0.block + 1 + candidate.0.payload_blocks;
@@ -385,6 +400,10 @@ impl Engine {
 fn is_given_out(entry: &Entry, next: Version) -> bool {
     let has_none = matches!(entry.kind, EntryKind::Drop { .. } | EntryKind::Mark { .. });
     has_none || entry.version < next
+}
+
+fn has_nothing_alive(line: &SegmentLine) -> bool {
+    line.bits.as_ref().is_none_or(|bits| is_zero(&bits.live) && is_zero(&bits.dirty))
 }
 
 fn is_zero(words: &[u64]) -> bool {

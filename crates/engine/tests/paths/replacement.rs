@@ -107,8 +107,8 @@ fn the_policy_can_be_changed_while_it_is_at_work() {
     assert_eq!(kept_beside_scans(&mut world), HOT as usize);
 }
 
-/// Blocks that are read one by one come in records of their own, each with a header beside it. Those
-/// that are kept are gathered.
+/// Blocks that are read one by one come in records of their own, each with a header beside it.
+/// Those that are kept are gathered.
 #[test]
 fn what_is_kept_shares_its_headers() {
     let mut world = served(PolicyKind::Lru);
