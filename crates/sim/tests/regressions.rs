@@ -12,6 +12,16 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        1_795_789_458_789_287,
+        "the newest checkpoint could not be read, and the older one had a segment as empty that was \
+         used again since: what was written last was not found, and old data was served",
+    ),
+    (
+        1_795_789_261_196_483,
+        "an idle mark was due at once, again and again, while a record waited for more of what \
+         reclaim keeps",
+    ),
+    (
         9_224_269_874_456_503_009,
         "the simulator let an origin fail that an earlier life had found in conflict with dirty \
          data, so nobody could compare it",

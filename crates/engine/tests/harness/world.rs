@@ -225,16 +225,19 @@ impl World {
         }
     }
 
-    /// The checkpoint that recovery would find after a power cut.
-    pub(crate) fn durable_checkpoint(&self) -> Option<Checkpoint> {
+    /// The checkpoints that recovery would find after a power cut.
+    pub(crate) fn durable_checkpoints(&self) -> impl Iterator<Item = Checkpoint> {
         let geometry = &self.geometry;
-        let area = |index: u8| {
-            let from = geometry.checkpoint_offset + u64::from(index) * geometry.checkpoint_bytes;
+        (0u8..2).filter_map(|area| {
+            let from = geometry.checkpoint_offset + u64::from(area) * geometry.checkpoint_bytes;
             let range = from as usize..(from + geometry.checkpoint_bytes) as usize;
-            let bytes = &self.cache.durable()[range];
-            Checkpoint::decode(&SET_ID, geometry, index, bytes).ok()
-        };
-        [area(0), area(1)].into_iter().flatten().max_by_key(|checkpoint| checkpoint.id)
+            Checkpoint::decode(&SET_ID, geometry, area, &self.cache.durable()[range]).ok()
+        })
+    }
+
+    /// The one that it would begin with.
+    pub(crate) fn durable_checkpoint(&self) -> Option<Checkpoint> {
+        self.durable_checkpoints().max_by_key(|checkpoint| checkpoint.id)
     }
 
     fn take(&mut self, id: IoId) -> Held {

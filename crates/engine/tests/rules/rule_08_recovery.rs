@@ -1,12 +1,17 @@
 //! Rule 8: recovery believes what is whole, reports what is missing, and serves only then.
 
+use std::sync::Arc;
+
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{Command, CommandError, DirtyFate, Event};
+use forebay_engine::format::checkpoint::{Bits, SegmentUse};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, HostMark, SetSettings};
-use forebay_engine::units::{SequenceNumber, VolumeSlot};
+use forebay_engine::units::{Generation, SequenceNumber, VolumeSlot};
 
-use crate::harness::{BLOCK, Content, Held, Keep, ORIGINAL, Setup, What, World, cache, origin};
+use crate::harness::{
+    BLOCK, Content, Held, Keep, ORIGINAL, SET_ID, Setup, What, World, cache, origin,
+};
 
 const SLOT: VolumeSlot = VolumeSlot(0);
 
@@ -277,14 +282,7 @@ fn a_damaged_newest_checkpoint_falls_back_to_the_older_one() {
     assert_eq!(result, Ok(None));
     world.kill(|_| Keep::Nothing);
     let newest = world.durable_checkpoint().expect("one is durable").id;
-    let geometry = world.geometry;
-    for area in 0..2 {
-        let at = geometry.checkpoint_offset + area * geometry.checkpoint_bytes;
-        let is_newest = world.cache.range(at + 24, 8) == newest.to_le_bytes();
-        if is_newest {
-            world.cache.rot(at + 100, 1);
-        }
-    }
+    lose_newest_checkpoint(&mut world);
     assert_eq!(world.durable_checkpoint().expect("the older one").id, newest - 1);
     world.restart().expect("the older one does");
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
@@ -320,16 +318,19 @@ fn a_checkpoint_that_a_device_does_not_give_in_time_is_not_taken_for_damaged() {
     assert_eq!(world.restart(), Err(RecoveryError::CacheIo));
 }
 
+fn offset_of_checkpoint(world: &World, id: u64) -> u64 {
+    let geometry = world.geometry;
+    (0..2)
+        .map(|area| geometry.checkpoint_offset + area * geometry.checkpoint_bytes)
+        .find(|at| world.cache.range(at + 24, 8) == id.to_le_bytes())
+        .expect("it is in one of the areas")
+}
+
 /// Damages the newest checkpoint of a process that is dead.
 fn lose_newest_checkpoint(world: &mut World) {
     let newest = world.durable_checkpoint().expect("one is durable").id;
-    let geometry = world.geometry;
-    for area in 0..2 {
-        let at = geometry.checkpoint_offset + area * geometry.checkpoint_bytes;
-        if world.cache.range(at + 24, 8) == newest.to_le_bytes() {
-            world.cache.rot(at + 100, 1);
-        }
-    }
+    let at = offset_of_checkpoint(world, newest);
+    world.cache.rot(at + 100, 1);
 }
 
 /// The older checkpoint is of the life before; what the last one wrote would be cut off silently.
@@ -351,6 +352,44 @@ fn records_of_a_life_whose_checkpoint_is_lost_are_reported() {
     );
     assert!(is_reported, "{found:?}");
     assert_eq!(world.count_since(mark, |_, what| *what != What::Read), 0);
+}
+
+/// A segment in which nothing was alive at the older checkpoint, and which the newest one let be
+/// used again: it may hold what was answered last, which nothing else vouches for.
+#[test]
+fn a_segment_that_was_used_again_after_the_lost_checkpoint_is_read() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    // What was freed can still be read, as far as it was not used again.
+    setup.discards = false;
+    let mut world = setup.start();
+    let mut tag = 0;
+    let (mut older, id) = loop {
+        tag += 1;
+        world.write_now(0, tag % 16, 1, tag);
+        let geometry = world.geometry;
+        let offset = world.place_of(tag % 16) - geometry.segments_offset;
+        let id = (offset / geometry.segment_bytes) as usize;
+        let older = world.durable_checkpoints().min_by_key(|checkpoint| checkpoint.id);
+        let older = older.expect("there are two");
+        let line = &older.segments[id];
+        // Used before, and again.
+        if line.segment_use == SegmentUse::Free && line.generation > Generation(0) && older.id > 2 {
+            break (older, id);
+        }
+    };
+    world.kill(|_| Keep::Nothing);
+    lose_newest_checkpoint(&mut world);
+    // As if it had been cut a moment earlier, when what the segment held was moved, and its drop
+    // not appended yet.
+    let geometry = world.geometry;
+    let line = &mut older.segments[id];
+    line.segment_use = SegmentUse::Closed;
+    line.used_blocks = 2;
+    line.bits = Some(Arc::new(Bits::new(geometry.segment_blocks())));
+    let at = offset_of_checkpoint(&world, older.id);
+    world.cache.damage(at, &older.encode(&SET_ID, &geometry));
+    world.restart().expect("everything behind the older one is there");
+    assert_eq!(world.read_now(0, tag % 16), Ok(Content::Tag(tag)));
 }
 
 /// Nor may they come back after a start that could not see them.
