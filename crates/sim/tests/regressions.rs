@@ -13,8 +13,8 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 const SEEDS: &[(u64, &str)] = &[
     (
         1_795_789_458_789_287,
-        "the newest checkpoint could not be read, and the older one had a segment as empty that was \
-         used again since: what was written last was not found, and old data was served",
+        "the newest checkpoint could not be read, and the older one had a segment as empty that \
+         was used again since: what was written last was not found, and old data was served",
     ),
     (
         1_795_789_261_196_483,

@@ -137,7 +137,7 @@ impl<'a> SegmentCheck<'a> {
             }
             SegmentUse::Closed if line.bits.as_deref().is_none_or(holds_nothing) => {
                 self.counts.dead_segment_count += 1;
-                return Ok(());
+                return self.free_segment(id, line);
             }
             SegmentUse::Open | SegmentUse::Closed => {}
         }
@@ -202,7 +202,8 @@ impl<'a> SegmentCheck<'a> {
         });
     }
 
-    /// A segment that was free may have been opened since the checkpoint.
+    /// A segment that was free may have been opened since the checkpoint; so may one in which
+    /// nothing was alive, if a newer checkpoint is lost.
     fn free_segment(&mut self, id: u32, line: &SegmentLine) -> Result<(), Failure> {
         let geometry = &self.superblock.geometry;
         let first = self.device.read(block_offset(geometry, id, 0), BLOCK_BYTES as u64)?;
