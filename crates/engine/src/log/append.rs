@@ -596,7 +596,7 @@ impl Engine {
     }
 
     /// Hands records to the device: those that are closed, and those being built while few of their
-    /// stream are under way.
+    /// stream are under way, unless they wait for more.
     pub(crate) fn submit_records(&mut self, payload: &mut dyn Payload) {
         for stream in STREAMS {
             let is_due = self.log.stream(stream).in_flight < RECORDS_IN_FLIGHT_MAX;

@@ -152,6 +152,10 @@ impl Policy for Clock2q {
         if 2 * known >= block_count { Queue::Main } else { Queue::Small }
     }
 
+    fn remembers(&self, key: BlockKey, block_count: u32) -> bool {
+        2 * self.ghost.known_of_run(key, block_count) >= block_count
+    }
+
     fn on_placed(&mut self, position: CacheBlock, block_count: u32, standing: Standing) {
         self.used_often.clear_run(position, block_count);
         match standing {

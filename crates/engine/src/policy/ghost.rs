@@ -219,6 +219,21 @@ impl Ghost {
         u32::try_from(known).expect("no more than were asked for")
     }
 
+    /// How many blocks of a run are remembered.
+    pub(super) fn known_of_run(&self, key: BlockKey, block_count: u32) -> u32 {
+        let mut known = 0;
+        for (first, blocks) in parts(key, block_count) {
+            if self.contains(first.region_hash(REGION_SHIFT)) {
+                known += blocks;
+                continue;
+            }
+            let blocks = first.block..first.block + blocks;
+            let is_known = |block: &u64| self.contains(BlockKey { block: *block, ..first }.hash());
+            known += blocks.filter(is_known).count() as u64;
+        }
+        u32::try_from(known).expect("no more than were asked for")
+    }
+
     /// Remembers what has this hash: so many blocks.
     fn insert(&mut self, hash: u64, blocks: u64) {
         if self.entries_max == 0 {

@@ -163,6 +163,11 @@ pub trait Policy {
     /// The queue of blocks that are not cached and are about to be: `block_count` of them from
     /// `key` on, which are read or written as one.
     fn queue_of_new(&mut self, key: BlockKey, block_count: u32) -> Queue;
+    /// Whether [`Policy::queue_of_new`] would send them to the main queue for being remembered.
+    /// Asking changes nothing.
+    fn remembers(&self, _key: BlockKey, _block_count: u32) -> bool {
+        false
+    }
     /// Blocks were placed at `position`: whatever was known about it is void.
     fn on_placed(&mut self, position: CacheBlock, block_count: u32, standing: Standing);
     /// Cached blocks were read or overwritten by a client.

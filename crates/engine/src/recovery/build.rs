@@ -123,8 +123,12 @@ impl Engine {
             let position = self.log.position(id, block);
             self.log.segments.set_crc(position, *crc);
         }
+        // Of what was used again the checkpoint's bits are void. What was alive was superseded, or
+        // clean and dropped: it is found elsewhere, or on the origin.
         let empty = Bits::new(blocks);
-        let bits = checkpoint.segments[id as usize].bits.as_deref().unwrap_or(&empty);
+        let line = &checkpoint.segments[id as usize];
+        let is_same = line.generation == found.generation;
+        let bits = line.bits.as_deref().filter(|_| is_same).unwrap_or(&empty);
         building.dirty[id as usize] = Some(bits.dirty.clone());
         self.restore_use(id, &checkpoint.segments[id as usize]);
         for placed in &found.old_entries {

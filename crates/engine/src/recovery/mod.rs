@@ -13,6 +13,7 @@ mod build;
 mod epochs;
 mod scan;
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -93,6 +94,10 @@ pub(crate) struct Recovery {
     next_segment: u32,
     /// Segments of which more has to be read: the whole of them.
     whole: Vec<u32>,
+    /// Those that were used again since the checkpoint: what it says of them is void.
+    reused: BTreeSet<u32>,
+    /// Those that could have been, and were not.
+    unchanged: Vec<u32>,
     reads: usize,
     segments: Vec<ScannedSegment>,
     records: Vec<NewRecord>,
@@ -121,6 +126,8 @@ impl Recovery {
             lost_epochs: 0,
             next_segment: 0,
             whole: Vec::new(),
+            reused: BTreeSet::new(),
+            unchanged: Vec::new(),
             reads: 0,
             segments: Vec::new(),
             records: Vec::new(),

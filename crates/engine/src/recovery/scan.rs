@@ -69,6 +69,13 @@ impl Engine {
                 self.recovery().whole.pop();
                 continue;
             }
+            if let Some(segment) = self.recovery().unchanged.last().copied() {
+                if !self.read_what_is_counted_on(segment, payload) {
+                    return;
+                }
+                self.recovery().unchanged.pop();
+                continue;
+            }
             let segment = self.recovery().next_segment;
             if segment == self.log.segments.len() {
                 break;
@@ -79,44 +86,48 @@ impl Engine {
             self.recovery().next_segment += 1;
         }
         let recovery = self.recovery();
-        let is_done = recovery.reads == 0 && recovery.whole.is_empty();
+        let is_done =
+            recovery.reads == 0 && recovery.whole.is_empty() && recovery.unchanged.is_empty();
         if is_done && recovery.next_segment == self.log.segments.len() {
             self.build();
         }
     }
 
+    /// Reads the first block of what may have been used again since the checkpoint. That is what
+    /// was free; and if the other area held a newer checkpoint, what was closed, too: that one may
+    /// have had it free, and it may hold what was answered last.
     fn read_segment(&mut self, segment: u32, payload: &mut dyn Payload) -> bool {
-        let line = self.checkpoint_line(segment).clone();
-        let at = |engine: &Engine, block| engine.cache_offset(engine.log.position(segment, block));
-        let block_bytes = BLOCK_BYTES as u64;
-        match line.segment_use {
-            SegmentUse::Free => self.read_first_block(segment, payload),
-            SegmentUse::Closed if has_nothing_alive(&line) => {
-                if self.recovery().lost_epochs == 0 {
-                    self.scanned_without_content(segment, &line);
-                    return true;
-                }
-                // If the other area held a newer checkpoint, the segment may have been used again
-                // after that, and hold what was answered last.
-                self.read_first_block(segment, payload)
-            }
-            SegmentUse::Closed if line.summary_blocks > 0 => {
-                let offset = at(self, line.used_blocks);
-                let length = u64::from(line.summary_blocks) * block_bytes;
-                let read = |range| RecoveryIo::Summary { segment, range };
-                self.submit_recovery_read(offset, length, read, payload)
-            }
-            SegmentUse::Open | SegmentUse::Closed => {
-                self.recovery().whole.push(segment);
-                true
-            }
+        let segment_use = self.checkpoint_line(segment).segment_use;
+        let may_be_reused = match segment_use {
+            SegmentUse::Free => true,
+            SegmentUse::Closed => self.recovery().lost_epochs > 0,
+            SegmentUse::Open => false,
+        };
+        if !may_be_reused {
+            return self.read_what_is_counted_on(segment, payload);
         }
-    }
-
-    fn read_first_block(&mut self, segment: u32, payload: &mut dyn Payload) -> bool {
         let offset = self.cache_offset(self.log.position(segment, 0));
         let read = |range| RecoveryIo::FirstBlock { segment, range };
         self.submit_recovery_read(offset, BLOCK_BYTES as u64, read, payload)
+    }
+
+    /// Reads what the checkpoint counts on, and what may follow it.
+    fn read_what_is_counted_on(&mut self, segment: u32, payload: &mut dyn Payload) -> bool {
+        let line = self.checkpoint_line(segment).clone();
+        match line.segment_use {
+            SegmentUse::Free => self.recovery().segments_done += 1,
+            SegmentUse::Closed if has_nothing_alive(&line) => {
+                self.scanned_without_content(segment, &line);
+            }
+            SegmentUse::Closed if line.summary_blocks > 0 => {
+                let offset = self.cache_offset(self.log.position(segment, line.used_blocks));
+                let length = u64::from(line.summary_blocks) * BLOCK_BYTES as u64;
+                let read = |range| RecoveryIo::Summary { segment, range };
+                return self.submit_recovery_read(offset, length, read, payload);
+            }
+            SegmentUse::Open | SegmentUse::Closed => self.recovery().whole.push(segment),
+        }
+        true
     }
 
     /// Nobody needs anything of it: it only has to become free again.
@@ -141,7 +152,7 @@ impl Engine {
         recovery.segments.push(segment);
     }
 
-    /// A segment that was free, or could become free, may have been opened since the checkpoint.
+    /// A segment that was free, or became free, may have been opened since the checkpoint.
     pub(super) fn on_first_block(
         &mut self,
         segment: u32,
@@ -169,14 +180,12 @@ impl Engine {
             // 6).
             header.generation.0 == generation.0 + 1 && self.is_next(&header, SequenceNumber(0))
         });
+        let recovery = self.recovery();
         if is_new {
-            self.recovery().whole.push(segment);
-            return;
-        }
-        let line = self.checkpoint_line(segment).clone();
-        match line.segment_use {
-            SegmentUse::Free => self.recovery().segments_done += 1,
-            SegmentUse::Open | SegmentUse::Closed => self.scanned_without_content(segment, &line),
+            recovery.reused.insert(segment);
+            recovery.whole.push(segment);
+        } else {
+            recovery.unchanged.push(segment);
         }
     }
 
@@ -228,12 +237,7 @@ impl Engine {
         payload: &mut dyn Payload,
     ) {
         let line = self.checkpoint_line(segment).clone();
-        // If it is read as a whole, it was used again: see `on_first_block`.
-        let is_reused = match line.segment_use {
-            SegmentUse::Free => true,
-            SegmentUse::Closed => has_nothing_alive(&line),
-            SegmentUse::Open => false,
-        };
+        let is_reused = self.recovery().reused.contains(&segment);
         let mut found = ScannedSegment {
             segment,
             generation: Generation(line.generation.0 + u64::from(is_reused)),

@@ -257,6 +257,30 @@ fn what_was_asked_for_outlasts_the_rest_of_its_window() {
     assert_eq!(rest.filter(|block| is_cached(&mut world, *block)).count(), 0);
 }
 
+/// Reads on until a block has left the cache; tells where the next one would read.
+fn scan_until_gone(world: &mut World, from: u64, block: u64) -> u64 {
+    let mut next = from;
+    while is_cached(world, block) {
+        scan(world, next, 32);
+        next += 32;
+    }
+    next
+}
+
+fn scan(world: &mut World, from: u64, blocks: u64) {
+    for block in (from..from + blocks).step_by(32) {
+        let read = world.read(0, block, 32);
+        world.now += 8_000_000;
+        world.finish(&[read]);
+        world.settle();
+    }
+}
+
+fn log_blocks(world: &mut World) -> u64 {
+    let status = world.status();
+    u64::from(status.segments * status.segment_blocks)
+}
+
 /// A block that was missed alone and is remembered comes back with its window: it goes to the main
 /// queue, and takes nothing along.
 #[test]
@@ -264,26 +288,33 @@ fn a_remembered_block_is_kept_apart_from_its_window() {
     let mut setup = setup();
     setup.origin_bytes = 8192 * BLOCK;
     let mut world = setup.start();
-    let status = world.status();
-    let log_blocks = u64::from(status.segments * status.segment_blocks);
     learn(&mut world, 8_000_000);
-    let scan = |world: &mut World, from: u64, blocks: u64| {
-        for block in (from..from + blocks).step_by(32) {
-            let read = world.read(0, block, 32);
-            world.now += 8_000_000;
-            world.finish(&[read]);
-            world.settle();
-        }
-    };
     // The first trip of those that taught how slow the origin is.
-    let mut next = 2048;
-    while world.state(0, LEARNING) != BlockState::NotCached {
-        scan(&mut world, next, 32);
-        next += 32;
-    }
+    let next = scan_until_gone(&mut world, 2048, LEARNING);
     assert_eq!(asked_for(&mut world, LEARNING), [(LEARNING, WINDOW)]);
-    assert_ne!(world.state(0, LEARNING + 1), BlockState::NotCached);
-    scan(&mut world, next, log_blocks / 2);
-    assert_ne!(world.state(0, LEARNING), BlockState::NotCached);
-    assert_eq!(world.state(0, LEARNING + 1), BlockState::NotCached);
+    assert!(is_cached(&mut world, LEARNING + 1));
+    let blocks = log_blocks(&mut world) / 2;
+    scan(&mut world, next, blocks);
+    assert!(is_cached(&mut world, LEARNING));
+    assert!(!is_cached(&mut world, LEARNING + 1));
+}
+
+/// A window that is remembered as a whole comes back as a whole, if only half of it is asked for.
+#[test]
+fn a_remembered_window_is_kept_together() {
+    let mut setup = setup();
+    setup.origin_bytes = 8192 * BLOCK;
+    let mut world = setup.start();
+    learn(&mut world, 8_000_000);
+    let read = world.read(0, 64, WINDOW);
+    world.finish(&[read]);
+    let next = scan_until_gone(&mut world, 2048, 64);
+    let read = world.read(0, 64, WINDOW / 2);
+    assert_eq!(world.find(|held| origin::read(0)(held) && held.length == WINDOW * BLOCK).len(), 1);
+    world.finish(&[read]);
+    let blocks = log_blocks(&mut world) / 2;
+    scan(&mut world, next, blocks);
+    for block in 64..64 + WINDOW {
+        assert!(is_cached(&mut world, block), "block {block}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Rule 8: recovery believes what is whole, reports what is missing, and serves only then.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_engine::error::RecoveryError;
@@ -388,6 +389,54 @@ fn a_segment_that_was_used_again_after_the_lost_checkpoint_is_read() {
     line.bits = Some(Arc::new(Bits::new(geometry.segment_blocks())));
     let at = offset_of_checkpoint(&world, older.id);
     world.cache.damage(at, &older.encode(&SET_ID, &geometry));
+    world.restart().expect("everything behind the older one is there");
+    assert_eq!(world.read_now(0, tag % 16), Ok(Content::Tag(tag)));
+}
+
+/// The same of one that held clean copies then, and has its old summary still.
+#[test]
+fn a_segment_that_was_dropped_and_used_again_after_the_lost_checkpoint_is_read() {
+    let mut setup = Setup::of(&[CacheMode::Writeback]);
+    setup.discards = false;
+    setup.origin_bytes = 40_000 * BLOCK;
+    let mut world = setup.start();
+    // Lines of closed segments, by number and generation, as checkpoints had them.
+    let mut closed = BTreeMap::new();
+    let mut tag = 0;
+    let (older, id) = loop {
+        tag += 1;
+        assert!(tag < 2_000, "no segment was used again in that way");
+        let read = world.read(0, 100 + tag * 16, 16);
+        world.finish(&[read]);
+        world.settle();
+        world.write_now(0, tag % 16, 1, tag);
+        let checkpoints: Vec<_> = world.durable_checkpoints().collect();
+        for (id, line) in checkpoints.iter().flat_map(|checkpoint| (0..).zip(&checkpoint.segments))
+        {
+            let is_alive = |bits: &Arc<Bits>| bits.live.iter().any(|word| *word > 0);
+            if line.bits.as_ref().is_some_and(is_alive) && line.summary_blocks > 0 {
+                closed.insert((id, line.generation), line.clone());
+            }
+        }
+        let blocks = u64::from(world.geometry.segment_blocks());
+        let at = (world.place_of(tag % 16) - world.geometry.segments_offset) / BLOCK;
+        let (id, at) = ((at / blocks) as usize, at % blocks);
+        let older = checkpoints.into_iter().min_by_key(|checkpoint| checkpoint.id);
+        let mut older = older.expect("there are two");
+        let line = &mut older.segments[id];
+        let before = closed.get(&(id, line.generation));
+        let before = before.filter(|before| at < u64::from(before.used_blocks));
+        if let Some(before) = before.filter(|_| line.segment_use == SegmentUse::Free) {
+            // As if it had been cut before the drop.
+            *line = before.clone();
+            break (older, id);
+        }
+    };
+    assert_eq!(older.segments[id].segment_use, SegmentUse::Closed);
+    world.kill(|_| Keep::Nothing);
+    lose_newest_checkpoint(&mut world);
+    let at = offset_of_checkpoint(&world, older.id);
+    world.cache.damage(at, &older.encode(&SET_ID, &world.geometry));
     world.restart().expect("everything behind the older one is there");
     assert_eq!(world.read_now(0, tag % 16), Ok(Content::Tag(tag)));
 }

@@ -66,7 +66,8 @@ impl Engine {
         }
     }
 
-    /// Blocks that are to be appended again are on their way.
+    /// Blocks that are to be appended again are on their way. (What tells which these are is read
+    /// before, when there is no record with any of them.)
     pub(crate) fn is_reading_what_is_kept(&self) -> bool {
         self.reclaim.reads_in_flight > 0
     }

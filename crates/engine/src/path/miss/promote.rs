@@ -70,12 +70,13 @@ impl Engine {
     /// the policy may remember: it goes where it belongs alone, unless most of all is remembered.
     fn promote_run(&mut self, miss: &Miss, run: Range<u64>, payload: &mut dyn Payload) {
         let asked = miss.asked_of(&run);
-        let standing = self.standing_of_run(miss.slot, &asked);
-        let is_apart = standing == Standing::Proven
-            && asked != run
-            && self.standing_of_run(miss.slot, &run) == Standing::New;
-        if !is_apart {
+        if asked == run || self.remembers_run(miss.slot, &run) {
+            let standing = self.standing_of_run(miss.slot, &run);
             self.promote_as(miss, run, standing, payload);
+            return;
+        }
+        if asked.is_empty() || self.standing_of_run(miss.slot, &asked) == Standing::New {
+            self.promote_as(miss, run, Standing::New, payload);
             return;
         }
         let (before, after) = (run.start..asked.start, asked.end..run.end);
@@ -87,11 +88,13 @@ impl Engine {
         }
     }
 
+    fn remembers_run(&self, slot: VolumeSlot, run: &Range<u64>) -> bool {
+        let key = self.policy_key(slot, run.start);
+        self.replacement.policy.remembers(key, blocks_in(run))
+    }
+
     fn standing_of_run(&mut self, slot: VolumeSlot, run: &Range<u64>) -> Standing {
-        match u32::try_from(run.end - run.start).expect("a unit") {
-            0 => Standing::New,
-            block_count => self.standing_of_new(slot, run.start, block_count),
-        }
+        self.standing_of_new(slot, run.start, blocks_in(run))
     }
 
     fn promote_as(
@@ -172,4 +175,8 @@ impl Miss {
             Place::Blank { .. } => false,
         }
     }
+}
+
+fn blocks_in(run: &Range<u64>) -> u32 {
+    u32::try_from(run.end - run.start).expect("a unit")
 }
