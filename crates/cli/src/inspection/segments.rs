@@ -98,11 +98,6 @@ fn ones(words: &[u64]) -> u64 {
     words.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
-/// Neither the newest copy of a block nor one that waits for its flush epoch.
-fn holds_nothing(bits: &Bits) -> bool {
-    ones(&bits.live) == 0 && ones(&bits.dirty) == 0
-}
-
 fn block_of(bytes: &[u8], block: u32) -> &[u8] {
     let start = block as usize * BLOCK_BYTES;
     &bytes[start..start + BLOCK_BYTES]
@@ -135,7 +130,7 @@ impl<'a> SegmentCheck<'a> {
                 self.counts.free_segment_count += 1;
                 return self.free_segment(id, line);
             }
-            SegmentUse::Closed if line.bits.as_deref().is_none_or(holds_nothing) => {
+            SegmentUse::Closed if line.has_nothing_alive() => {
                 self.counts.dead_segment_count += 1;
                 return self.free_segment(id, line);
             }

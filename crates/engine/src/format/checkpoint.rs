@@ -174,6 +174,15 @@ pub struct SegmentLine {
     pub references: Option<Vec<u64>>,
 }
 
+impl SegmentLine {
+    /// Whether no block is live or dirty: nobody needs anything of the segment.
+    #[must_use]
+    pub fn has_nothing_alive(&self) -> bool {
+        let is_zero = |words: &[u64]| words.iter().all(|word| *word == 0);
+        self.bits.as_ref().is_none_or(|bits| is_zero(&bits.live) && is_zero(&bits.dirty))
+    }
+}
+
 /// Per volume state of ordered writeback.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VolumeLine {

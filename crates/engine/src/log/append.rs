@@ -170,8 +170,7 @@ impl Engine {
         payload.retain(source.buffer);
         let record = &mut self.log.records[key];
         let block = record.block + 1 + record.payload_blocks;
-        let is_moved = matches!(checksums, Checksums::Keep(_));
-        record.is_patient = is_moved && (record.is_patient || record.entries.is_empty());
+        record.moved_entries += usize::from(matches!(checksums, Checksums::Keep(_)));
         record.payload_blocks += new.block_count;
         if matches!(checksums, Checksums::Compute) && stream != Stream::Client {
             record.promoted_blocks += new.block_count;
@@ -212,8 +211,7 @@ impl Engine {
         assert!(blank.is_some() || new.kind == EntryKind::Invalidate);
         let sharing = if blank.is_some() { Sharing::Alone } else { Sharing::Shared };
         let key = self.record_for(stream, 0, sharing, self.kept_segments(stream));
-        let record = &mut self.log.records[key];
-        record.is_patient = false;
+        let record = &self.log.records[key];
         let (segment, block) = (record.segment, record.block);
         self.push_entry(key, new, block);
         let Some(kind) = blank else {
@@ -279,7 +277,6 @@ impl Engine {
 
     fn push_of_no_blocks(&mut self, key: Key, entry: Entry) {
         let record = &mut self.log.records[key];
-        record.is_patient = false;
         record.entries.push(RecordEntry { slot: None, entry, block: record.block });
         let (in_segment, block) = (record.segment, record.block);
         self.log.segments.get_mut(in_segment).entries.push(PlacedEntry { entry, block });
@@ -500,6 +497,7 @@ impl Engine {
             block,
             payload_blocks: 0,
             promoted_blocks: 0,
+            moved_entries: 0,
             entries: Vec::new(),
             slices: Vec::new(),
             waiters: Vec::new(),
@@ -508,7 +506,6 @@ impl Engine {
             previous: SequenceNumber(0),
             vouches_for: SequenceNumber(0),
             header: None,
-            is_patient: false,
         });
         self.log.segments.get_mut(segment).in_flight.push_back(key);
         self.log.stream_mut(stream).building = Some(key);
@@ -647,7 +644,8 @@ impl Engine {
     fn waits_for_more(&self, stream: Stream) -> bool {
         let Some(key) = self.log.stream(stream).building else { return false };
         let record = &self.log.records[key];
-        record.is_patient && record.waiters.is_empty() && self.is_reading_what_is_kept()
+        let is_all_moved = record.moved_entries == record.entries.len();
+        is_all_moved && record.waiters.is_empty() && self.is_reading_what_is_kept()
     }
 
     fn encode_header(&mut self, key: Key, block: &mut [u8]) {

@@ -94,6 +94,8 @@ pub(crate) struct Record {
     pub(crate) payload_blocks: u32,
     /// Those of them that are promoted.
     pub(crate) promoted_blocks: u32,
+    /// Entries of what is moved from elsewhere in the log, where it still is.
+    pub(crate) moved_entries: usize,
     pub(crate) entries: Vec<RecordEntry>,
     pub(crate) slices: Vec<BufferRange>,
     pub(crate) waiters: Vec<Waiter>,
@@ -104,8 +106,6 @@ pub(crate) struct Record {
     /// What its header says to be durable.
     pub(crate) vouches_for: SequenceNumber,
     pub(crate) header: Option<BufferId>,
-    /// All of it is moved from elsewhere in the log, where it still is: it may wait for more.
-    pub(crate) is_patient: bool,
 }
 
 impl Record {

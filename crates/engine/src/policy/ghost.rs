@@ -132,6 +132,33 @@ fn is_most(blocks: u64) -> bool {
     2 * blocks >= REGION_BLOCKS
 }
 
+/// What of a run a hash is asked for.
+enum Blocks {
+    FewOfRegion,
+    MostOfRegion,
+    One,
+}
+
+/// Blocks of a run that are known: with their region, or else each for itself.
+fn count_known(
+    key: BlockKey,
+    block_count: u32,
+    mut is_known: impl FnMut(u64, Blocks) -> bool,
+) -> u32 {
+    let mut known = 0;
+    for (first, blocks) in parts(key, block_count) {
+        let of_region = if is_most(blocks) { Blocks::MostOfRegion } else { Blocks::FewOfRegion };
+        if is_known(first.region_hash(REGION_SHIFT), of_region) {
+            known += blocks;
+            continue;
+        }
+        for block in first.block..first.block + blocks {
+            known += u64::from(is_known(BlockKey { block, ..first }.hash(), Blocks::One));
+        }
+    }
+    u32::try_from(known).expect("no more than were asked for")
+}
+
 /// Recently demoted blocks.
 pub(super) struct Ghost {
     /// Buckets by number, [`CHUNK_BUCKETS`] to a chunk but for the last.
@@ -201,37 +228,15 @@ impl Ghost {
     /// How many blocks of a run are remembered; from now on they are not. A part of a region that
     /// is remembered as a whole leaves it so, if it is the smaller part: the rest may come, too.
     pub(super) fn take_run(&mut self, key: BlockKey, block_count: u32) -> u32 {
-        let mut known = 0;
-        for (first, blocks) in parts(key, block_count) {
-            let region = first.region_hash(REGION_SHIFT);
-            let has_region = match is_most(blocks) {
-                true => self.take(region),
-                false => self.contains(region),
-            };
-            if has_region {
-                known += blocks;
-                continue;
-            }
-            for block in first.block..first.block + blocks {
-                known += u64::from(self.take(BlockKey { block, ..first }.hash()));
-            }
-        }
-        u32::try_from(known).expect("no more than were asked for")
+        count_known(key, block_count, |hash, blocks| match blocks {
+            Blocks::FewOfRegion => self.contains(hash),
+            Blocks::MostOfRegion | Blocks::One => self.take(hash),
+        })
     }
 
     /// How many blocks of a run are remembered.
     pub(super) fn known_of_run(&self, key: BlockKey, block_count: u32) -> u32 {
-        let mut known = 0;
-        for (first, blocks) in parts(key, block_count) {
-            if self.contains(first.region_hash(REGION_SHIFT)) {
-                known += blocks;
-                continue;
-            }
-            let blocks = first.block..first.block + blocks;
-            let is_known = |block: &u64| self.contains(BlockKey { block: *block, ..first }.hash());
-            known += blocks.filter(is_known).count() as u64;
-        }
-        u32::try_from(known).expect("no more than were asked for")
+        count_known(key, block_count, |hash, _| self.contains(hash))
     }
 
     /// Remembers what has this hash: so many blocks.

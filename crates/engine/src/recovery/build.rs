@@ -130,7 +130,7 @@ impl Engine {
         let is_same = line.generation == found.generation;
         let bits = line.bits.as_deref().filter(|_| is_same).unwrap_or(&empty);
         building.dirty[id as usize] = Some(bits.dirty.clone());
-        self.restore_use(id, &checkpoint.segments[id as usize]);
+        self.restore_use(id, line);
         for placed in &found.old_entries {
             self.apply_old_entry(id, placed, bits, checkpoint, building);
         }

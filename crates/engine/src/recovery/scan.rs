@@ -37,6 +37,24 @@ pub(super) struct ScannedSegment {
     vouched_through: SequenceNumber,
 }
 
+impl ScannedSegment {
+    /// What the checkpoint says of a segment, and nothing of its content.
+    fn counted_on(segment: u32, line: &SegmentLine) -> ScannedSegment {
+        ScannedSegment {
+            segment,
+            generation: line.generation,
+            used_blocks: line.used_blocks,
+            summary_blocks: 0,
+            last_sequence: line.last_sequence,
+            old_entries: Vec::new(),
+            entries: Vec::new(),
+            crcs: Vec::new(),
+            candidates: Vec::new(),
+            vouched_through: SequenceNumber(0),
+        }
+    }
+}
+
 /// A record behind the checkpoint.
 pub(super) struct NewRecord {
     pub(super) sequence: SequenceNumber,
@@ -116,8 +134,9 @@ impl Engine {
         let line = self.checkpoint_line(segment).clone();
         match line.segment_use {
             SegmentUse::Free => self.recovery().segments_done += 1,
-            SegmentUse::Closed if has_nothing_alive(&line) => {
-                self.scanned_without_content(segment, &line);
+            SegmentUse::Closed if line.has_nothing_alive() => {
+                // It only has to become free again.
+                self.scanned(ScannedSegment::counted_on(segment, &line));
             }
             SegmentUse::Closed if line.summary_blocks > 0 => {
                 let offset = self.cache_offset(self.log.position(segment, line.used_blocks));
@@ -128,22 +147,6 @@ impl Engine {
             SegmentUse::Open | SegmentUse::Closed => self.recovery().whole.push(segment),
         }
         true
-    }
-
-    /// Nobody needs anything of it: it only has to become free again.
-    fn scanned_without_content(&mut self, segment: u32, line: &SegmentLine) {
-        self.scanned(ScannedSegment {
-            segment,
-            generation: line.generation,
-            used_blocks: line.used_blocks,
-            summary_blocks: 0,
-            last_sequence: line.last_sequence,
-            old_entries: Vec::new(),
-            entries: Vec::new(),
-            crcs: Vec::new(),
-            candidates: Vec::new(),
-            vouched_through: SequenceNumber(0),
-        });
     }
 
     fn scanned(&mut self, segment: ScannedSegment) {
@@ -213,16 +216,10 @@ impl Engine {
                 if summary.entries.iter().all(|placed| is_given_out(&placed.entry, next)) =>
             {
                 self.scanned(ScannedSegment {
-                    segment,
-                    generation: line.generation,
-                    used_blocks: line.used_blocks,
                     summary_blocks: line.summary_blocks,
-                    last_sequence: line.last_sequence,
                     old_entries: summary.entries,
-                    entries: Vec::new(),
                     crcs: summary.crcs,
-                    candidates: Vec::new(),
-                    vouched_through: SequenceNumber(0),
+                    ..ScannedSegment::counted_on(segment, &line)
                 });
             }
             // A damaged summary is no loss: the headers say the same.
@@ -239,16 +236,8 @@ impl Engine {
         let line = self.checkpoint_line(segment).clone();
         let is_reused = self.recovery().reused.contains(&segment);
         let mut found = ScannedSegment {
-            segment,
             generation: Generation(line.generation.0 + u64::from(is_reused)),
-            used_blocks: 0,
-            summary_blocks: 0,
-            last_sequence: SequenceNumber(0),
-            old_entries: Vec::new(),
-            entries: Vec::new(),
-            crcs: Vec::new(),
-            candidates: Vec::new(),
-            vouched_through: SequenceNumber(0),
+            ..ScannedSegment::counted_on(segment, &line)
         };
         found.crcs.resize(self.log.segments.segment_blocks() as usize, Crc32c(0));
         let mut walk = Walk { block: 0, previous: SequenceNumber(0) };
@@ -404,14 +393,6 @@ impl Engine {
 fn is_given_out(entry: &Entry, next: Version) -> bool {
     let has_none = matches!(entry.kind, EntryKind::Drop { .. } | EntryKind::Mark { .. });
     has_none || entry.version < next
-}
-
-fn has_nothing_alive(line: &SegmentLine) -> bool {
-    line.bits.as_ref().is_none_or(|bits| is_zero(&bits.live) && is_zero(&bits.dirty))
-}
-
-fn is_zero(words: &[u64]) -> bool {
-    words.iter().all(|word| *word == 0)
 }
 
 fn header_at(range: BufferRange, block: u32, payload: &dyn Payload) -> &[u8] {

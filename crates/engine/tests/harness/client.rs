@@ -401,6 +401,23 @@ impl World {
         })
     }
 
+    /// Blocks of all segments.
+    pub(crate) fn log_blocks(&mut self) -> u64 {
+        let status = self.status();
+        u64::from(status.segments * status.segment_blocks)
+    }
+
+    pub(crate) fn is_cached(&mut self, slot: u16, block: u64) -> bool {
+        self.state(slot, block) != BlockState::NotCached
+    }
+
+    /// Segment of the newest record with data of a block, and where the block lies in it.
+    pub(crate) fn segment_of(&self, block: u64) -> (usize, u64) {
+        let blocks = u64::from(self.geometry.segment_blocks());
+        let at = (self.place_of(block) - self.geometry.segments_offset) / BLOCK;
+        ((at / blocks) as usize, at % blocks)
+    }
+
     /// Where the newest record with data of a block puts it: byte offset on the cache device.
     pub(crate) fn place_of(&self, block: u64) -> u64 {
         use forebay_engine::format::record::EntryKind;

@@ -42,7 +42,7 @@ fn read_part(world: &mut World, slot: u16, from: u64, to: u64) {
 }
 
 fn cached(world: &mut World, blocks: std::ops::Range<u64>) -> u64 {
-    blocks.filter(|block| world.state(0, *block) != BlockState::NotCached).count() as u64
+    blocks.filter(|block| world.is_cached(0, *block)).count() as u64
 }
 
 #[test]

@@ -4,7 +4,7 @@ use forebay_engine::event::Command;
 use forebay_engine::io::IoError;
 use forebay_engine::options::{CacheMode, SetSettings};
 use forebay_engine::request::Served;
-use forebay_engine::status::{BlockState, BypassReason};
+use forebay_engine::status::BypassReason;
 
 use crate::harness::{BLOCK, Content, ORIGINAL, Setup, World, content_of, origin};
 
@@ -28,7 +28,13 @@ fn learn(world: &mut World, trip_ns: u64) {
 }
 
 fn on_slow_origin() -> World {
-    let mut world = setup().start();
+    on_slow_origin_of(setup().origin_bytes / BLOCK)
+}
+
+fn on_slow_origin_of(blocks: u64) -> World {
+    let mut setup = setup();
+    setup.origin_bytes = blocks * BLOCK;
+    let mut world = setup.start();
     learn(&mut world, 8_000_000);
     world
 }
@@ -214,10 +220,7 @@ fn prefetches_and_streams_are_read_as_they_were_asked() {
 /// A log that is always full of something newer: what is fetched ahead is dropped unread.
 #[test]
 fn read_ahead_that_does_not_pay_ends() {
-    let mut setup = setup();
-    setup.origin_bytes = 40_000 * BLOCK;
-    let mut world = setup.start();
-    learn(&mut world, 8_000_000);
+    let mut world = on_slow_origin_of(40_000);
     let mut widened = Vec::new();
     for window in 100..2400 {
         let read = world.read(0, window * WINDOW + window % WINDOW, 1);
@@ -233,34 +236,27 @@ fn read_ahead_that_does_not_pay_ends() {
     assert_eq!(world.counters(0).read_ahead_used_blocks, 0);
 }
 
-fn is_cached(world: &mut World, block: u64) -> bool {
-    world.state(0, block) != BlockState::NotCached
-}
-
 /// Windows fill the log, and what of them was asked for stays longer than what was not.
 #[test]
 fn what_was_asked_for_outlasts_the_rest_of_its_window() {
-    let mut setup = setup();
-    setup.origin_bytes = 40_000 * BLOCK;
-    let mut world = setup.start();
-    learn(&mut world, 8_000_000);
+    let mut world = on_slow_origin_of(40_000);
     let asked = |window: u64| window * WINDOW + window % WINDOW;
     let first = 100;
     let mut next = first;
-    while is_cached(&mut world, first * WINDOW + WINDOW - 1) || next < first + 32 {
+    while world.is_cached(0, first * WINDOW + WINDOW - 1) || next < first + 32 {
         assert_eq!(asked_for(&mut world, asked(next)).len(), 1);
         world.settle();
         next += 1;
     }
-    assert!(is_cached(&mut world, asked(first)));
+    assert!(world.is_cached(0, asked(first)));
     let rest = (first * WINDOW..(first + 1) * WINDOW).filter(|block| *block != asked(first));
-    assert_eq!(rest.filter(|block| is_cached(&mut world, *block)).count(), 0);
+    assert_eq!(rest.filter(|block| world.is_cached(0, *block)).count(), 0);
 }
 
 /// Reads on until a block has left the cache; tells where the next one would read.
 fn scan_until_gone(world: &mut World, from: u64, block: u64) -> u64 {
     let mut next = from;
-    while is_cached(world, block) {
+    while world.is_cached(0, block) {
         scan(world, next, 32);
         next += 32;
     }
@@ -276,45 +272,34 @@ fn scan(world: &mut World, from: u64, blocks: u64) {
     }
 }
 
-fn log_blocks(world: &mut World) -> u64 {
-    let status = world.status();
-    u64::from(status.segments * status.segment_blocks)
-}
-
 /// A block that was missed alone and is remembered comes back with its window: it goes to the main
 /// queue, and takes nothing along.
 #[test]
 fn a_remembered_block_is_kept_apart_from_its_window() {
-    let mut setup = setup();
-    setup.origin_bytes = 8192 * BLOCK;
-    let mut world = setup.start();
-    learn(&mut world, 8_000_000);
+    let mut world = on_slow_origin_of(8192);
     // The first trip of those that taught how slow the origin is.
     let next = scan_until_gone(&mut world, 2048, LEARNING);
     assert_eq!(asked_for(&mut world, LEARNING), [(LEARNING, WINDOW)]);
-    assert!(is_cached(&mut world, LEARNING + 1));
-    let blocks = log_blocks(&mut world) / 2;
+    assert!(world.is_cached(0, LEARNING + 1));
+    let blocks = world.log_blocks() / 2;
     scan(&mut world, next, blocks);
-    assert!(is_cached(&mut world, LEARNING));
-    assert!(!is_cached(&mut world, LEARNING + 1));
+    assert!(world.is_cached(0, LEARNING));
+    assert!(!world.is_cached(0, LEARNING + 1));
 }
 
 /// A window that is remembered as a whole comes back as a whole, if only half of it is asked for.
 #[test]
 fn a_remembered_window_is_kept_together() {
-    let mut setup = setup();
-    setup.origin_bytes = 8192 * BLOCK;
-    let mut world = setup.start();
-    learn(&mut world, 8_000_000);
+    let mut world = on_slow_origin_of(8192);
     let read = world.read(0, 64, WINDOW);
     world.finish(&[read]);
     let next = scan_until_gone(&mut world, 2048, 64);
     let read = world.read(0, 64, WINDOW / 2);
     assert_eq!(world.find(|held| origin::read(0)(held) && held.length == WINDOW * BLOCK).len(), 1);
     world.finish(&[read]);
-    let blocks = log_blocks(&mut world) / 2;
+    let blocks = world.log_blocks() / 2;
     scan(&mut world, next, blocks);
     for block in 64..64 + WINDOW {
-        assert!(is_cached(&mut world, block), "block {block}");
+        assert!(world.is_cached(0, block), "block {block}");
     }
 }

@@ -37,9 +37,9 @@ fn kept_beside_scans(world: &mut World) -> usize {
         read(world, next, ROUND);
         next += ROUND;
     }
-    let status = world.status();
-    read(world, next, 3 * u64::from(status.segments * status.segment_blocks));
-    (0..HOT).filter(|block| world.state(0, *block) != BlockState::NotCached).count()
+    let blocks = 3 * world.log_blocks();
+    read(world, next, blocks);
+    (0..HOT).filter(|block| world.is_cached(0, *block)).count()
 }
 
 #[test]
@@ -54,8 +54,7 @@ fn what_is_used_again_and_again_outlasts_a_scan_under_the_default_policy_alone()
 #[test]
 fn copies_of_what_is_kept_are_bounded() {
     let mut world = served(PolicyKind::Lru);
-    let status = world.status();
-    let log_blocks = u64::from(status.segments * status.segment_blocks);
+    let log_blocks = world.log_blocks();
     let circle = log_blocks / 4 / READ * READ;
     for number in 0..4 * log_blocks / READ {
         read(&mut world, circle + number * READ, READ);
@@ -73,13 +72,10 @@ fn copies_of_what_is_kept_are_bounded() {
 #[test]
 fn a_block_that_comes_back_soon_is_promoted_to_the_main_queue() {
     let mut world = served(PolicyKind::Clock2q);
-    let log_blocks = {
-        let status = world.status();
-        u64::from(status.segments * status.segment_blocks)
-    };
+    let log_blocks = world.log_blocks();
     read(&mut world, 0, READ);
     let mut next = READ;
-    while world.state(0, 0) != BlockState::NotCached {
+    while world.is_cached(0, 0) {
         read(&mut world, next, READ);
         next += READ;
     }

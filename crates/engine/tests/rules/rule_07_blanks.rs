@@ -140,7 +140,7 @@ fn zeroes_do_not_cover_what_was_written_over_them_and_left_the_cache() {
     }
     world.write_now(0, 10, 5, 1);
     let mut chunk = 0;
-    while world.state(0, 10) != BlockState::NotCached {
+    while world.is_cached(0, 10) {
         world.write_now(0, 200 + chunk % 100 * 15, 15, 9);
         world.idle_for(6_000);
         chunk += 1;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{Command, CommandError, DirtyFate, Event};
-use forebay_engine::format::checkpoint::{Bits, SegmentUse};
+use forebay_engine::format::checkpoint::{Bits, Checkpoint, SegmentUse};
 use forebay_engine::io::{Device, IoError};
 use forebay_engine::options::{CacheMode, HostMark, SetSettings};
 use forebay_engine::units::{Generation, SequenceNumber, VolumeSlot};
@@ -334,6 +334,21 @@ fn lose_newest_checkpoint(world: &mut World) {
     world.cache.rot(at + 100, 1);
 }
 
+fn older_checkpoint(world: &World) -> Checkpoint {
+    let oldest = world.durable_checkpoints().min_by_key(|checkpoint| checkpoint.id);
+    oldest.expect("one is durable")
+}
+
+/// Kills the process, and starts another one when the newest checkpoint is lost and the older one
+/// is this.
+fn restart_by(world: &mut World, older: &Checkpoint) {
+    world.kill(|_| Keep::Nothing);
+    lose_newest_checkpoint(world);
+    let at = offset_of_checkpoint(world, older.id);
+    world.cache.damage(at, &older.encode(&SET_ID, &world.geometry));
+    world.restart().expect("everything behind the older one is there");
+}
+
 /// The older checkpoint is of the life before; what the last one wrote would be cut off silently.
 #[test]
 fn records_of_a_life_whose_checkpoint_is_lost_are_reported() {
@@ -367,29 +382,21 @@ fn a_segment_that_was_used_again_after_the_lost_checkpoint_is_read() {
     let (mut older, id) = loop {
         tag += 1;
         world.write_now(0, tag % 16, 1, tag);
-        let geometry = world.geometry;
-        let offset = world.place_of(tag % 16) - geometry.segments_offset;
-        let id = (offset / geometry.segment_bytes) as usize;
-        let older = world.durable_checkpoints().min_by_key(|checkpoint| checkpoint.id);
-        let older = older.expect("there are two");
+        let (id, _) = world.segment_of(tag % 16);
+        let older = older_checkpoint(&world);
         let line = &older.segments[id];
         // Used before, and again.
         if line.segment_use == SegmentUse::Free && line.generation > Generation(0) && older.id > 2 {
             break (older, id);
         }
     };
-    world.kill(|_| Keep::Nothing);
-    lose_newest_checkpoint(&mut world);
     // As if it had been cut a moment earlier, when what the segment held was moved, and its drop
     // not appended yet.
-    let geometry = world.geometry;
     let line = &mut older.segments[id];
     line.segment_use = SegmentUse::Closed;
     line.used_blocks = 2;
-    line.bits = Some(Arc::new(Bits::new(geometry.segment_blocks())));
-    let at = offset_of_checkpoint(&world, older.id);
-    world.cache.damage(at, &older.encode(&SET_ID, &geometry));
-    world.restart().expect("everything behind the older one is there");
+    line.bits = Some(Arc::new(Bits::new(world.geometry.segment_blocks())));
+    restart_by(&mut world, &older);
     assert_eq!(world.read_now(0, tag % 16), Ok(Content::Tag(tag)));
 }
 
@@ -410,19 +417,14 @@ fn a_segment_that_was_dropped_and_used_again_after_the_lost_checkpoint_is_read()
         world.finish(&[read]);
         world.settle();
         world.write_now(0, tag % 16, 1, tag);
-        let checkpoints: Vec<_> = world.durable_checkpoints().collect();
-        for (id, line) in checkpoints.iter().flat_map(|checkpoint| (0..).zip(&checkpoint.segments))
-        {
+        for (id, line) in world.durable_checkpoints().flat_map(|found| (0..).zip(found.segments)) {
             let is_alive = |bits: &Arc<Bits>| bits.live.iter().any(|word| *word > 0);
             if line.bits.as_ref().is_some_and(is_alive) && line.summary_blocks > 0 {
-                closed.insert((id, line.generation), line.clone());
+                closed.insert((id, line.generation), line);
             }
         }
-        let blocks = u64::from(world.geometry.segment_blocks());
-        let at = (world.place_of(tag % 16) - world.geometry.segments_offset) / BLOCK;
-        let (id, at) = ((at / blocks) as usize, at % blocks);
-        let older = checkpoints.into_iter().min_by_key(|checkpoint| checkpoint.id);
-        let mut older = older.expect("there are two");
+        let (id, at) = world.segment_of(tag % 16);
+        let mut older = older_checkpoint(&world);
         let line = &mut older.segments[id];
         let before = closed.get(&(id, line.generation));
         let before = before.filter(|before| at < u64::from(before.used_blocks));
@@ -433,11 +435,7 @@ fn a_segment_that_was_dropped_and_used_again_after_the_lost_checkpoint_is_read()
         }
     };
     assert_eq!(older.segments[id].segment_use, SegmentUse::Closed);
-    world.kill(|_| Keep::Nothing);
-    lose_newest_checkpoint(&mut world);
-    let at = offset_of_checkpoint(&world, older.id);
-    world.cache.damage(at, &older.encode(&SET_ID, &world.geometry));
-    world.restart().expect("everything behind the older one is there");
+    restart_by(&mut world, &older);
     assert_eq!(world.read_now(0, tag % 16), Ok(Content::Tag(tag)));
 }
 

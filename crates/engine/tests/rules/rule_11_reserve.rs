@@ -306,12 +306,6 @@ fn zeroes_stay_where_they_are_if_there_is_no_room_to_move_them() {
     assert_eq!(world.read_now(1, COPIES), Ok(Content::Tag(900)));
 }
 
-/// Where the newest copy of a block lies in its segment.
-fn in_segment(world: &World, block: u64) -> u64 {
-    let segment_blocks = u64::from(world.geometry.segment_blocks());
-    (world.place_of(block) - world.geometry.segments_offset) / BLOCK % segment_blocks
-}
-
 /// Volume 2 has zeroes in pieces, `neighbours` dirty runs of volume 0 beside their record, and what
 /// cut them in other segments. It has brought all of that home after so many writes around the log,
 /// which it gives back.
@@ -329,7 +323,7 @@ fn zeroes_are_home(neighbours: u64, writes_max: usize) -> (World, Vec<u64>, u64)
     world.finish(&cuts);
     let mut pad = 300;
     // Three runs fill a segment.
-    while pad == 300 || in_segment(&world, pad - 16) != 35 {
+    while pad == 300 || world.segment_of(pad - 16).1 != 35 {
         world.write_now(2, pad, 16, 5);
         pad += 16;
     }
