@@ -5,6 +5,7 @@
 #   warm NAME         after a boot: everything is mounted, and the cache is warm
 #   kill              the daemon is killed while nobody has a file open
 #   service           it is killed under load, replaced, made to hang, and stopped
+#   require, allow    has the next boots wait for the volume, or not
 #   swapped, no-cache, no-origin
 #                     after a boot with such disks
 #   write, after-cut  before and after the power goes
@@ -228,6 +229,23 @@ service() {
     by_nbd
 }
 
+# Without `nofail` local file systems are there only when this one is.
+require() {
+    sed -i "s: ext4  nofail,: ext4  :" /etc/fstab
+    grep "^/dev/forebay/home  $MOUNT  ext4  x-systemd.after=" /etc/fstab ||
+        failed "require" "$(cat /etc/fstab)"
+    ok "the next boot waits for the volume"
+}
+
+allow() {
+    systemctl show --property RequiredBy home.mount | grep local-fs.target ||
+        failed "allow" "the boot did not require $MOUNT"
+    sed -i "s: ext4  x-systemd: ext4  nofail,x-systemd:" /etc/fstab
+    grep "^/dev/forebay/home  $MOUNT  ext4  nofail,x-systemd.after=" /etc/fstab ||
+        failed "allow" "$(cat /etc/fstab)"
+    ok "the next boots do not"
+}
+
 # name_is_not_given_again: a daemon that is stopped takes its device away, and leaves the name. The
 # next device with that number is none of `up`.
 name_is_not_given_again() {
@@ -329,6 +347,8 @@ no-origin)
         failed "no-origin" "$(forebay status --json)"
     ok "no-origin: in the status"
     ;;
+require) require ;;
+allow) allow ;;
 write) write ;;
 after-cut) after_cut ;;
 esac

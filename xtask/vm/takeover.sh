@@ -33,6 +33,8 @@ grep 'taken over' /run/serve.err | tail -n 4
 # The device has to be named again.
 refused "a device that nobody claims" 2 "add --ublk home" \
     forebay serve $CACHE --state-dir $STATE --nbd unix:/run/nbd --takeover
+refused "another device" 3 "serve it with --ublk home=0" \
+    forebay serve $CACHE --state-dir $STATE --ublk home=1 --takeover
 
 # The successor dies, at another moment in each round: the daemon goes on, or has handed over, and
 # then an ordinary start finds the device.

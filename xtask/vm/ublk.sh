@@ -162,6 +162,11 @@ usleep 300000
 truncate -s 64M /run/other
 refused "the device of another" 3 "forebay made it for something else" \
     forebay serve --bare other=/run/other --ublk other=0
+# What waits at it would go over what is written through anything else.
+refused "another device" 3 "serve it with --ublk home=0" \
+    forebay serve $CACHE --state-dir $STATE --ublk home=1
+refused "another way in" 3 "serve it with --ublk home=0" \
+    forebay serve $CACHE --state-dir $STATE --nbd unix:/run/nbd
 serve_ublk --ublk home
 wait $WRITER
 [ -e /run/during ] && [ "$(cat $MOUNT/before)" = before ] || failed "kept" "a write was lost"

@@ -126,6 +126,14 @@ by_ublk() {
     until_true "stop" grep -q ublkb0 /run/serve.out
     must "stop" forebay down $CACHE
     wait $DAEMON || failed "stop" "the daemon ended with $?"
+
+    # What is a virtual machine's does not become a device, even while that one is not connected.
+    start_daemon --ublk home=0 --vhost-user late=/run/late.sock
+    until_true "a volume of a virtual machine" grep -q ublkb0 /run/serve.out
+    refused "a volume of a virtual machine" 3 "no ublk device" \
+        forebay up $CACHE --state-dir $STATE --takeover
+    must "a volume of a virtual machine" forebay down $CACHE
+    wait $DAEMON || failed "stop" "the daemon ended with $?"
     is_down "down after a stop"
 
     # Nobody uses the device of a dead daemon: it goes in order.

@@ -220,9 +220,10 @@ impl From<UblkError> for Failure {
         let exit = match error {
             UblkError::NoDriver | UblkError::UnknownExport { .. } => Exit::NotFound,
             UblkError::Twice { .. } | UblkError::SameNumber { .. } => Exit::Usage,
-            UblkError::InUse { .. } | UblkError::Foreign { .. } | UblkError::Changed { .. } => {
-                Exit::Refused
-            }
+            UblkError::InUse { .. }
+            | UblkError::Foreign { .. }
+            | UblkError::Changed { .. }
+            | UblkError::Left { .. } => Exit::Refused,
             _ => Exit::Failed,
         };
         Failure::new(exit, error.to_string())

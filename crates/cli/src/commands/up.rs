@@ -165,7 +165,11 @@ fn take_over(set: &Set, arguments: &UpArguments, daemon: &AdminClient) -> Result
     let has_clients = |export: &Export| {
         status.connections.iter().any(|client| client.export.as_ref() == Some(&export.name))
     };
-    let is_in_the_way = |export: &&Export| !is_ublk(export) && (!is_by_ublk || has_clients(export));
+    // A virtual machine that is not connected just now will be.
+    let is_in_the_way = |export: &&Export| {
+        let is_used = !is_by_ublk || has_clients(export) || export.vhost_user.is_some();
+        !is_ublk(export) && is_used
+    };
     if let Some(export) = status.exports.iter().find(is_in_the_way) {
         let text = format!("`{}` is no ublk device, and its clients would be cut", export.name);
         return Err(Failure::refused(text)

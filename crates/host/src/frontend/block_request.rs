@@ -4,8 +4,9 @@ use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::{Durability, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, Time};
 
-use super::{ClientRequest, Demand, Served};
-use crate::buffer_pool::{BufferPool, Owner};
+use super::memory_turn::Claimant;
+use super::{ClientRequest, Demand, FrontContext, Served};
+use crate::buffer_pool::BufferPool;
 use crate::shard::exports::ExportNumber;
 use crate::shard::latency::LatencyClass;
 
@@ -55,12 +56,12 @@ pub(super) struct Active {
 
 impl Active {
     /// Takes memory for the whole blocks around the range. Returns whether there was any.
-    pub(super) fn allocate(&mut self, pool: &mut BufferPool) -> bool {
+    pub(super) fn allocate(&mut self, context: &mut FrontContext<'_>, claimant: Claimant) -> bool {
         let BlockRequest { offset_bytes, length_bytes, .. } = self.request;
         let block = BLOCK_BYTES as u64;
         let start = offset_bytes / block * block;
         let bytes = (offset_bytes + length_bytes).next_multiple_of(block) - start;
-        self.buffer = pool.allocate_for(Owner::Clients, bytes as usize);
+        self.buffer = context.allocate(claimant, bytes as usize);
         self.buffer.is_some()
     }
 

@@ -9,6 +9,7 @@
 mod block_request;
 mod connection;
 mod log_once;
+pub(crate) mod memory_turn;
 pub(crate) mod nbd;
 mod outbox;
 mod translation;
@@ -16,6 +17,7 @@ pub(crate) mod ublk;
 pub(crate) mod vhost_user;
 
 use forebay_engine::io::IoError;
+use forebay_engine::payload::BufferId;
 use forebay_engine::request::{RequestError, RequestKind};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::Time;
@@ -24,6 +26,7 @@ use crate::buffer_pool::BufferPool;
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable};
 use crate::shard::status::ConnectionReport;
+use memory_turn::{Claimant, MemoryTurn};
 use nbd::NbdFrontEnd;
 use ublk::UblkFrontEnd;
 use vhost_user::VhostUserFrontEnd;
@@ -107,8 +110,16 @@ pub struct ClientSize {
 pub(crate) struct FrontContext<'a> {
     pub(crate) ring: &'a mut Ring,
     pub(crate) pool: &'a mut BufferPool,
+    pub(crate) memory_turn: &'a mut MemoryTurn,
     pub(crate) exports: &'a mut ExportTable,
     pub(crate) now: Time,
+}
+
+impl FrontContext<'_> {
+    /// Memory for the payload of a request; `None` if it has to wait.
+    fn allocate(&mut self, claimant: Claimant, bytes: usize) -> Option<BufferId> {
+        self.memory_turn.allocate(claimant, self.pool, bytes)
+    }
 }
 
 /// What the loop asks of a front end.
@@ -184,11 +195,12 @@ pub(crate) struct FrontEnds {
 }
 
 impl FrontEnds {
-    fn all(&self) -> [&dyn FrontEnd; 3] {
+    /// Each at its place as a [`Claimant`].
+    fn all(&self) -> [&dyn FrontEnd; Claimant::COUNT] {
         [&self.nbd, &self.ublk, &self.vhost_user]
     }
 
-    fn all_mut(&mut self) -> [&mut dyn FrontEnd; 3] {
+    fn all_mut(&mut self) -> [&mut dyn FrontEnd; Claimant::COUNT] {
         [&mut self.nbd, &mut self.ublk, &mut self.vhost_user]
     }
 
@@ -225,7 +237,13 @@ impl FrontEnd for FrontEnds {
     }
 
     fn flush(&mut self, context: &mut FrontContext<'_>) {
-        self.all_mut().into_iter().for_each(|front| front.flush(context));
+        loop {
+            context.memory_turn.forget(self.all().map(FrontEnd::waits_for_memory));
+            self.all_mut().into_iter().for_each(|front| front.flush(context));
+            if !context.memory_turn.take_moved() {
+                break;
+            }
+        }
         self.nbd.others_wait = self.ublk.waits_for_memory() || self.vhost_user.waits_for_memory();
     }
 

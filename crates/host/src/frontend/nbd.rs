@@ -27,12 +27,12 @@ use io_uring::types::Fd;
 
 use super::connection::{Connection, Incoming, Phase, Stall};
 use super::log_once::LogOnce;
+use super::memory_turn::Claimant;
 use super::outbox::{Body, OutgoingReply, SendStep, Sent};
 use super::translation::{
     RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
 };
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
-use crate::buffer_pool::Owner;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::{ExportNumber, ExportTable};
@@ -302,7 +302,10 @@ impl NbdFrontEnd {
                 connection.stalled_request = Some(request);
                 return false;
             }
-            let Some(allocated) = context.pool.allocate_for(Owner::Clients, wanted) else {
+            // Who came before has the first claim to memory.
+            let is_first = self.memory_waiters.is_empty();
+            let allocated = if is_first { context.allocate(Claimant::Nbd, wanted) } else { None };
+            let Some(allocated) = allocated else {
                 connection.stall = Stall::Memory;
                 connection.stalled_request = Some(request);
                 self.memory_waiters.push_back(index);
@@ -586,17 +589,20 @@ impl FrontEnd for NbdFrontEnd {
         if self.touched.is_empty() {
             self.touched = touched;
         }
-        while let Some(index) = self.memory_waiters.pop_front() {
+        for _ in 0..self.memory_waiters.len() {
+            let Some(index) = self.memory_waiters.pop_front() else { return };
             if self.connections[index].stall != Stall::Memory {
                 continue;
             }
-            if !self.resume(context, index) && self.connections[index].stall == Stall::Memory {
-                // It keeps its turn.
-                let last = self.memory_waiters.pop_back();
-                assert!(last == Some(index));
-                self.memory_waiters.push_front(index);
-                break;
+            // The others stay behind it.
+            let behind = std::mem::take(&mut self.memory_waiters);
+            let has_begun = self.resume(context, index);
+            let added = std::mem::replace(&mut self.memory_waiters, behind);
+            if !has_begun && self.connections[index].stall == Stall::Memory {
+                added.into_iter().rev().for_each(|index| self.memory_waiters.push_front(index));
+                return;
             }
+            self.memory_waiters.extend(added);
             self.touch(index);
         }
     }

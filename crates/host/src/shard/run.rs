@@ -28,6 +28,7 @@ use super::{BareExport, MemoryOptions, ReadyMemory, Shard, ShardError};
 use crate::buffer_pool::BufferPool;
 use crate::clock::Clock;
 use crate::device::{Access, DeviceTable, Finished, IoOwner, OpenedDevice, Surroundings};
+use crate::frontend::memory_turn::MemoryTurn;
 use crate::frontend::nbd::NbdFrontEnd;
 use crate::frontend::ublk::UblkFrontEnd;
 use crate::frontend::vhost_user::VhostUserFrontEnd;
@@ -61,6 +62,7 @@ pub(super) struct Running {
     pub(super) front: FrontEnds,
     pub(super) devices: DeviceTable,
     pub(super) pool: BufferPool,
+    memory_turn: MemoryTurn,
     pub(super) exports: ExportTable,
     pub(super) set: Option<ServedSet>,
     pub(super) lifecycle: Lifecycle,
@@ -125,6 +127,7 @@ impl Running {
                 ReadyMemory::allocate(MemoryOptions { engine_bytes, ..options.memory })?
             }
         };
+        become_io_flusher();
         let arriving = unclaimed.map(Arriving::new);
         let company = if arriving.is_some() { Company::Predecessor } else { Company::None };
         let mut ring = Ring::new()?;
@@ -157,6 +160,7 @@ impl Running {
             front: FrontEnds { nbd, ublk, vhost_user },
             devices,
             pool,
+            memory_turn: MemoryTurn::new(),
             exports,
             set,
             lifecycle: Lifecycle::Serving,
@@ -284,6 +288,7 @@ impl Running {
         let context = FrontContext {
             ring: &mut self.ring,
             pool: &mut self.pool,
+            memory_turn: &mut self.memory_turn,
             exports: &mut self.exports,
             now: self.now,
         };
@@ -532,5 +537,14 @@ fn client_reply(reply: &forebay_engine::request::Reply) -> ClientReply {
             forebay_engine::request::Served::Origin => Served::Origin,
             forebay_engine::request::Served::NoRead => Served::Origin,
         },
+    }
+}
+
+/// Tells the kernel that memory which this thread allocates must not wait for a disk: short of
+/// memory, it would write out pages of a file system that only this thread can serve. Whoever may
+/// not say so has no block device on this machine either, unless somebody else makes one of it.
+fn become_io_flusher() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!(%error, "the server may wait for itself when memory is short");
     }
 }

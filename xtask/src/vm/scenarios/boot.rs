@@ -48,8 +48,15 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
 /// What needs many boots, or boots that wait for a device: systemd gives one up after 90 s.
 fn run_long(stage: &mut Stage<'_>, mut guest: Guest) -> anyhow::Result<Guest> {
     stage.script(&mut guest, "boot.sh service", PART_TIME_MAX * 2)?;
+    stage.script(&mut guest, "boot.sh require", PART_TIME_MAX)?;
     guest.shut_down("systemctl poweroff", SHUTDOWN_TIME_MAX)?;
     is_in_order(stage, "devices after a shutdown")?;
+
+    let mut guest = stage.boot()?;
+    stage.script(&mut guest, "boot.sh warm required", PART_TIME_MAX)?;
+    stage.script(&mut guest, "boot.sh allow", PART_TIME_MAX)?;
+    guest.shut_down("systemctl poweroff", SHUTDOWN_TIME_MAX)?;
+    is_in_order(stage, "devices after a boot that waited for them")?;
 
     let swapped = [CACHE.named(ORIGIN.name), ORIGIN.named(CACHE.name)];
     boot_on(stage, "swapped", [(swapped[0], CACHE.name), (swapped[1], ORIGIN.name)])?;

@@ -107,6 +107,20 @@ pub enum UblkError {
         /// What the volume has.
         expected: String,
     },
+    /// The volume has a device already, whose server has ended.
+    #[error(
+        "{} is `{name}`, too, and waits for its server with what its users have written: that \
+         would go over whatever is written through anything else; serve it with \
+         --ublk {name}={number}, or give up what waits at the device: remove it \
+         (`ublk del -n {number}` of the ublksrv package)",
+        block_path(*.number)
+    )]
+    Left {
+        /// The number.
+        number: u32,
+        /// The export.
+        name: String,
+    },
     /// The kernel does not let go of the predecessor.
     #[error(
         "{} cannot be taken over yet: the kernel still has it with process {process}, which served \

@@ -146,10 +146,9 @@ pub(super) fn plan(control: &mut Control, wanted: &Wanted) -> Result<Plan, UblkE
         let name = wanted.name.clone();
         move |source| UblkError::Command { command: command.name(), name, source }
     };
-    let number = match wanted.number {
-        Some(number) => Some(number),
-        None => find(control, wanted.identity),
-    };
+    let left = left_by_predecessors(control, wanted.identity);
+    let chosen = choose(&left, wanted.number);
+    let number = chosen.map_err(|number| UblkError::Left { number, name: wanted.name.clone() })?;
     let Some(number) = number else { return Ok(Plan::Make(None)) };
     let info = control.info(number).map_err(failed(Operation::GetDeviceInfo))?;
     let Some(info) = info else { return Ok(Plan::Make(Some(number))) };
@@ -161,17 +160,52 @@ pub(super) fn plan(control: &mut Control, wanted: &Wanted) -> Result<Plan, UblkE
     judge(wanted, &info, &parameters, living_process(info.process))
 }
 
-/// The device of a predecessor that did not ask for a number, or whose number was not repeated.
-fn find(control: &mut Control, identity: u64) -> Option<u32> {
+/// Devices that predecessors made of what has this identity, in the order of their numbers.
+fn left_by_predecessors(control: &mut Control, identity: u64) -> Vec<DeviceInfo> {
+    // One that cannot be asked is not ours.
+    let infos = numbers().into_iter().filter_map(|number| control.info(number).ok().flatten());
+    infos.filter(|info| info.identity == identity).collect()
+}
+
+/// Numbers of all devices that the driver has.
+fn numbers() -> Vec<u32> {
     let entries = std::fs::read_dir(DEVICES).into_iter().flatten();
     let numbers = entries.filter_map(|entry| {
         entry.ok()?.file_name().to_str()?.strip_prefix("ublkc")?.parse::<u32>().ok()
     });
     let mut numbers: Vec<u32> = numbers.collect();
     numbers.sort_unstable();
-    // One that cannot be asked is not ours.
-    numbers.into_iter().find(|number| {
-        control.info(*number).ok().flatten().is_some_and(|info| info.identity == identity)
+    numbers
+}
+
+/// The number that a device is to have.
+///
+/// # Errors
+/// That of another one that was at work: its users wait, and what they have not written yet would
+/// go over what is written through the new one, whenever it is served again.
+fn choose(left: &[DeviceInfo], wanted: Option<u32>) -> Result<Option<u32>, u32> {
+    let mut at_work = left.iter().filter(|info| info.state != state::DEAD);
+    let number = |info: &DeviceInfo| info.device;
+    let remains = || left.first().map(number);
+    let chosen = wanted.or_else(|| at_work.clone().next().map(number)).or_else(remains);
+    match at_work.find(|info| Some(info.device) != chosen) {
+        Some(other) => Err(other.device),
+        None => Ok(chosen),
+    }
+}
+
+/// Finds a device that a predecessor made of what has one of these identities, and that was at
+/// work. Returns its number, and the place of the identity.
+pub(super) fn find_left(identities: &[u64]) -> Option<(u32, usize)> {
+    if numbers().is_empty() {
+        return None;
+    }
+    // Where this process may not ask the driver, nothing can be known.
+    let mut control = Control::open().ok()?;
+    identities.iter().enumerate().find_map(|(index, identity)| {
+        let left = left_by_predecessors(&mut control, *identity);
+        let at_work = left.iter().find(|info| info.state != state::DEAD)?;
+        Some((at_work.device, index))
     })
 }
 
@@ -483,6 +517,22 @@ mod tests {
         let larger = with(1001, 512).unwrap_err().to_string();
         assert!(larger.contains("1001 sectors"), "{larger}");
         assert!(with(1000, 4096).unwrap_err().to_string().contains("blocks of 4096"));
+    }
+
+    #[test]
+    fn a_device_that_was_at_work_is_the_only_choice() {
+        let device = |device, state| DeviceInfo { device, state, ..DeviceInfo::default() };
+        let (remains, waiting) = (device(3, state::DEAD), device(5, state::QUIESCED));
+        assert_eq!(choose(&[], None), Ok(None));
+        assert_eq!(choose(&[], Some(7)), Ok(Some(7)));
+        assert_eq!(choose(&[remains], None), Ok(Some(3)));
+        assert_eq!(choose(&[remains], Some(7)), Ok(Some(7)));
+        assert_eq!(choose(&[remains, waiting], None), Ok(Some(5)));
+        assert_eq!(choose(&[remains, waiting], Some(5)), Ok(Some(5)));
+        assert_eq!(choose(&[remains, waiting], Some(7)), Err(5));
+        let live = device(6, state::LIVE);
+        assert_eq!(choose(&[waiting, live], None), Err(6));
+        assert_eq!(choose(&[waiting, live], Some(6)), Err(5));
     }
 
     #[test]

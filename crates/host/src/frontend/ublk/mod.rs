@@ -11,7 +11,9 @@
 //! wait in turn.
 //!
 //! Invariants: a request that was taken gets one commit. The character device is closed only when
-//! its last command has come back. An export that has a device is offered by no other front end.
+//! its last command has come back. An export that has a device is offered by no other front end,
+//! nor is one whose device waits for its server: by another way in, or as another device, it could
+//! be written by two who do not know of each other.
 
 mod abi;
 mod channel;
@@ -34,6 +36,7 @@ use self::device::{Device, Phase, Slot, SlotState};
 use self::lifecycle::{Progress, Wanted};
 use self::request::{Geometry, errno_of};
 use super::block_request::Active;
+use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
@@ -112,15 +115,31 @@ impl UblkFrontEnd {
     }
 
     /// Notes which devices there shall be, and takes their exports away from other front ends. What
-    /// can be known to go wrong is found now, before anybody is served.
+    /// can be known to go wrong is found now, before anybody is served: a device, too, that a
+    /// predecessor left of a volume that is to be served in another way.
     pub(crate) fn claim(
         &mut self,
         options: &[UblkOptions],
         exports: &mut ExportTable,
     ) -> Result<(), UblkError> {
-        if options.is_empty() {
-            return Ok(());
+        if !options.is_empty() {
+            self.claim_devices(options, exports)?;
         }
+        let is_own = |number| self.devices.iter().any(|device| device.export == number);
+        let others = exports.iter().filter(|(number, _)| !is_own(*number));
+        let (identities, names): (Vec<u64>, Vec<&str>) =
+            others.map(|(_, export)| (export.facts.identity, &*export.facts.name)).unzip();
+        match lifecycle::find_left(&identities) {
+            Some((number, index)) => Err(UblkError::Left { number, name: names[index].to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    fn claim_devices(
+        &mut self,
+        options: &[UblkOptions],
+        exports: &mut ExportTable,
+    ) -> Result<(), UblkError> {
         let control = &mut Control::open()?;
         self.can_resize = control.can_resize();
         for option in options {
@@ -143,7 +162,6 @@ impl UblkFrontEnd {
             exports.claim(number, TAKEN);
             self.devices.push(device);
         }
-        become_io_flusher();
         Ok(())
     }
 
@@ -308,7 +326,7 @@ impl UblkFrontEnd {
             abi::RESULT_OK if device.takes_requests() => self.take(context, slot),
             // It waits at the driver, which gives it to the next server.
             abi::RESULT_OK => {}
-            abi::RESULT_ABORT => device.close_if_quiet(),
+            abi::RESULT_ABORT => self.on_abort(index),
             errno => {
                 let (path, error) =
                     (block_path(device.number), std::io::Error::from_raw_os_error(-errno));
@@ -316,6 +334,19 @@ impl UblkFrontEnd {
                 device.close_if_quiet();
             }
         }
+    }
+
+    /// The driver has taken a command back, because the device ends. Where nobody here asked for
+    /// that, somebody else did.
+    fn on_abort(&mut self, index: usize) {
+        let device = &mut self.devices[index];
+        let is_idle = |slot: &Slot| slot.device != index || slot.state == SlotState::Idle;
+        if device.phase == Phase::Live && device.commands == 0 && self.slots.iter().all(is_idle) {
+            let (path, name) = (block_path(device.number), &device.wanted.name);
+            tracing::error!("{path} was ended by somebody else; `{name}` is not served any more");
+            device.fail();
+        }
+        device.close_if_quiet();
     }
 
     /// Takes a request from the driver.
@@ -351,7 +382,7 @@ impl UblkFrontEnd {
     fn start(&mut self, context: &mut FrontContext<'_>, slot: u32, mut active: Active) -> bool {
         let device = &mut self.devices[self.slots[slot as usize].device];
         if active.request.moves_data() {
-            if !active.allocate(context.pool) {
+            if !active.allocate(context, Claimant::Ublk) {
                 self.stall(slot, active);
                 return false;
             }
@@ -508,13 +539,5 @@ fn wanted(option: &UblkOptions, exports: &ExportTable, export: ExportNumber) -> 
         queue_depth: option.queue_depth,
         geometry: Geometry::of(facts),
         identity: facts.identity,
-    }
-}
-
-/// Tells the kernel that memory which this thread allocates must not wait for a disk: short of
-/// memory, it would write out pages of a file system on a device that only this thread can serve.
-fn become_io_flusher() {
-    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
-        tracing::warn!(%error, "the server may wait for itself when memory is short");
     }
 }

@@ -15,6 +15,7 @@ use super::lifecycle::{Opened, Progress, Wanted};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
 use super::{TAKEN, UblkError, UblkFrontEnd, UblkReport};
 use crate::buffer_pool::{BufferPool, Owner};
+use crate::frontend::memory_turn::MemoryTurn;
 use crate::frontend::{
     ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served, SizeReach,
 };
@@ -90,6 +91,7 @@ struct World {
     front: UblkFrontEnd,
     ring: Ring,
     pool: BufferPool,
+    memory_turn: MemoryTurn,
     exports: ExportTable,
     export: ExportNumber,
     driver: Arc<Mutex<Driver>>,
@@ -121,6 +123,7 @@ impl World {
             front,
             ring: Ring::new().unwrap(),
             pool: BufferPool::new(memory).unwrap(),
+            memory_turn: MemoryTurn::new(),
             exports,
             export,
             driver: Arc::clone(&driver),
@@ -146,6 +149,7 @@ impl World {
         let mut context = FrontContext {
             ring: &mut self.ring,
             pool: &mut self.pool,
+            memory_turn: &mut self.memory_turn,
             exports: &mut self.exports,
             now: Time(1),
         };
@@ -342,6 +346,24 @@ fn a_device_that_is_removed_is_closed_when_its_last_command_is_back() {
     world.tell(Progress::Removed);
     assert!(world.front.may_stop() && world.front.is_empty());
     assert!(world.front.peers_of(world.export).is_empty());
+}
+
+#[test]
+fn a_device_that_somebody_else_ends_is_let_go() {
+    let mut world = World::live();
+    world.arrive(7, op::READ.into(), 0, 8);
+    world.demand().unwrap();
+    for slot in 0..7 {
+        world.complete(slot, abi::RESULT_ABORT);
+    }
+    assert!(world.front.path_of(world.export).is_some(), "a request is under way");
+    world.reply(7, Ok(()));
+    assert!(!world.driver.lock().unwrap().is_closed);
+    world.complete(7, abi::RESULT_ABORT);
+    assert!(world.driver.lock().unwrap().is_closed);
+    assert_eq!(world.front.path_of(world.export), None);
+    world.front.begin_shutdown();
+    assert!(world.front.may_stop());
 }
 
 #[test]

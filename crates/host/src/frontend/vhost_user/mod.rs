@@ -46,6 +46,7 @@ use self::queue::{SlotState, Taken};
 use self::request::{Geometry, status_of};
 use self::ring::RingFault;
 use self::wire::WireFault;
+use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring};
@@ -348,7 +349,7 @@ impl VhostUserFrontEnd {
             panic!("a request begins once");
         };
         if active.request.moves_data() {
-            if others_wait || !active.allocate(context.pool) {
+            if others_wait || !active.allocate(context, Claimant::VhostUser) {
                 own.is_stalled = true;
                 self.memory_waiters.push_back(place);
                 return false;

@@ -5,7 +5,9 @@
 //! allocates nothing but its payload.
 //!
 //! Invariants: a request that was taken is given back once, or its front end is gone. Nothing is
-//! written to a ring that was stopped, since its memory may be used for something else.
+//! written to a ring that was stopped, since its memory may be used for something else. Of all that
+//! stands in the used ring the driver was told, whoever wrote it there: a call too many is
+//! harmless, one too few is a disk that hangs.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -70,7 +72,7 @@ pub(super) struct Queue {
     pub(super) addresses: Option<RingAddresses>,
     pub(super) base: u16,
     pub(super) kick: Option<OwnedFd>,
-    pub(super) call: Option<OwnedFd>,
+    call: Option<OwnedFd>,
     pub(super) error: Option<OwnedFd>,
     pub(super) is_enabled: bool,
     /// What is wrong with the ring, if something is; it rests then until it is stopped.
@@ -142,7 +144,19 @@ impl Queue {
         assert!(self.slots.iter().all(|slot| slot.state == SlotState::Idle));
         self.fault = None;
         self.ring = Some(ring);
+        // A predecessor may have been killed between giving a request back and the call. Its driver
+        // waits for that call: what ends later lies behind the event index, and calls nobody.
+        signal(self.call.as_ref());
         Ok(())
+    }
+
+    /// Tells the driver in another way from now on. It is told at once: what was given back may
+    /// have been told where nobody listens, as QEMU does while a queue starts.
+    pub(super) fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = call;
+        if self.is_started() {
+            signal(self.call.as_ref());
+        }
     }
 
     /// Goes on with the ring where it is in another table of regions.

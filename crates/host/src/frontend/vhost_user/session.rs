@@ -252,7 +252,7 @@ impl Session {
                 not_started(queue)?.kick = file;
                 queue.is_enabled |= enables;
             }
-            request::SET_VRING_CALL => queue.call = file,
+            request::SET_VRING_CALL => queue.set_call(file),
             _ => queue.error = file,
         }
         Ok(())

@@ -25,6 +25,7 @@ use super::memory::Memory;
 use super::request::Geometry;
 use super::{TAKEN, VhostUserFrontEnd, wire};
 use crate::buffer_pool::BufferPool;
+use crate::frontend::memory_turn::MemoryTurn;
 use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
 use crate::ring::{Ring, Token};
 use crate::shard::MemoryOptions;
@@ -95,6 +96,7 @@ struct World {
     front: VhostUserFrontEnd,
     ring: Ring,
     pool: BufferPool,
+    memory_turn: MemoryTurn,
     exports: ExportTable,
     export: ExportNumber,
     peer: UnixStream,
@@ -123,6 +125,7 @@ impl World {
             front: VhostUserFrontEnd::new(),
             ring: Ring::new().unwrap(),
             pool: BufferPool::new(memory).unwrap(),
+            memory_turn: MemoryTurn::new(),
             exports,
             export,
             peer,
@@ -149,6 +152,7 @@ impl World {
         let mut world = World::new();
         world.set_up(features | feature::PROTOCOL | feature::VERSION_1);
         world.start();
+        assert_eq!(world.calls(), 1, "the start of a queue is told");
         world
     }
 
@@ -189,6 +193,7 @@ impl World {
         let mut context = FrontContext {
             ring: &mut self.ring,
             pool: &mut self.pool,
+            memory_turn: &mut self.memory_turn,
             exports: &mut self.exports,
             now: Time(1),
         };

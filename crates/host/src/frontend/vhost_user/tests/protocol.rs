@@ -102,6 +102,47 @@ fn a_counter_that_is_full_is_not_waited_for() {
     assert_eq!((world.used(), world.calls()), (2, 1));
 }
 
+/// By the event index a driver asks for a call at the next request that ends. Where the server dies
+/// before that call, its successor makes it: the driver waits for nothing else.
+#[test]
+fn what_a_dead_server_gave_back_is_told_by_the_next() {
+    let mut world = World::running(feature::EVENT_INDEX);
+    world.request(0, 1, 0, 512, 0);
+    world.make_available(0, 0);
+    world.kick();
+    let number = world.demand().unwrap().number;
+    let reply = ClientReply { number, result: Ok(()), served: Served::Cache };
+    world.with(|front, context| front.handle_reply(context, reply));
+    assert_eq!((world.used(), world.calls()), (1, 0), "it dies before the call");
+    let mut next = World::new();
+    next.file = world.file.try_clone().unwrap();
+    next.memory = map(&next.file);
+    next.set_up(feature::EVENT_INDEX | feature::PROTOCOL | feature::VERSION_1);
+    next.say(request::SET_VRING_BASE, RingState { index: 0, value: 1 }.as_bytes(), None);
+    next.start();
+    assert_eq!((next.used(), next.calls()), (1, 1));
+}
+
+/// While a queue starts, QEMU has calls sent to a descriptor that it does not look at.
+#[test]
+fn what_was_told_to_nobody_is_told_again() {
+    let mut world = World::running(feature::EVENT_INDEX);
+    let nobody = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let real = std::mem::replace(&mut world.call, nobody);
+    let call = world.call.try_clone().unwrap();
+    world.say(request::SET_VRING_CALL, 0u64.as_bytes(), Some(&call));
+    world.request(0, 1, 0, 512, 0);
+    world.make_available(0, 0);
+    world.kick();
+    let request = world.demand().unwrap();
+    world.reply(request.number, Ok(()));
+    world.call = real;
+    assert_eq!((world.used(), world.calls()), (1, 0));
+    let call = world.call.try_clone().unwrap();
+    world.say(request::SET_VRING_CALL, 0u64.as_bytes(), Some(&call));
+    assert_eq!(world.calls(), 1);
+}
+
 #[test]
 fn memory_behind_the_end_of_its_file_is_refused() {
     let mut world = World::new();
