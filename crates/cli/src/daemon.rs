@@ -125,11 +125,16 @@ fn prepare(
 /// Waits until the shard has read everything, and for the end of the predecessor.
 fn take_over(
     handle: &ShardHandle,
-    succession: Succession,
-    began: Instant,
+    events: &Receiver<Event>,
+    (succession, began): (Succession, Instant),
 ) -> Result<TookOver, Failure> {
     handle.read_wait().map_err(|error| {
-        Failure::failed(format!("nothing is taken over: {error}"))
+        // If the shard has ended, it tells why.
+        let failure = match events.recv_timeout(TICK) {
+            Ok(Event::Ended(Err(reason))) => Failure::from(reason),
+            _ => Failure::failed(error.to_string()),
+        };
+        Failure::new(failure.exit, format!("nothing is taken over: {failure}"))
             .or("the daemon that runs goes on")
     })?;
     let supervisor = succession.finish()?;
@@ -166,8 +171,8 @@ impl Daemon {
             .map_err(|error| Failure::failed(format!("cannot start a thread: {error}")))?;
         let took_over = match succession {
             None => None,
-            Some((succession, began)) => {
-                let took_over = take_over(&handle, succession, began)?;
+            Some(succession) => {
+                let took_over = take_over(&handle, &events, succession)?;
                 server = sockets.start(&handle)?;
                 Some(took_over)
             }
