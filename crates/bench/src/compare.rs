@@ -34,9 +34,13 @@ pub enum Verdict {
     Worse,
     /// They overlap: no more than noise.
     WithinNoise,
-    /// A side has only one repetition, and there is no telling how much is noise.
+    /// A side has fewer than [`REPETITIONS_MIN`], which do not tell how much is noise.
     Unknown,
 }
+
+/// Repetitions that each side must have. Of so few, one figure in ten is better or worse throughout
+/// by chance: of the 20 ways to choose three of six, two have all of one side above the other.
+pub const REPETITIONS_MIN: u32 = 3;
 
 /// What is better of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,8 +95,8 @@ const FIGURES: [Figure; 18] = [
 /// Of a phase that has a given time. More work in it moves more bytes, which is no worse: so they
 /// are over the requests.
 const OF_GIVEN_TIME: [Figure; 2] = [
-    less("origin, bytes a request", |phase| a_request(phase, phase.origin_bytes)),
-    less("SSD written, bytes a request", |phase| a_request(phase, phase.cache_written_bytes)),
+    less("origin, bytes a request", |phase| phase.origin_bytes_a_request),
+    less("SSD written, bytes a request", |phase| phase.cache_written_bytes_a_request),
 ];
 
 /// Of a phase that has given work.
@@ -107,12 +111,6 @@ const MEBIBYTE: f64 = (1_u64 << 20) as f64;
 const FIRST_IOPS: &str = "IOPS, first 30 s";
 const _: () = assert!(FIRST_SECONDS == 30, "it is in the name");
 
-/// Over the requests of a phase; those of the repetition in the middle. `None` if there was none.
-fn a_request(phase: &PhaseSummary, value: Option<Spread>) -> Option<Spread> {
-    let requests = phase.iops?.median * phase.seconds?.median;
-    (requests > 0.0).then_some(over(value?, requests))
-}
-
 fn over(spread: Spread, divisor: f64) -> Spread {
     let Spread { median, min, max } = spread;
     Spread { median: median / divisor, min: min / divisor, max: max / divisor }
@@ -126,7 +124,7 @@ pub fn compare(before: &Summary, after: &Summary, plan: &Plan) -> Vec<Change> {
     for target in &after.targets {
         let old = before.targets.iter().find(|other| other.name == target.name);
         let Some(old) = old else { continue };
-        let is_known = old.measured > 1 && target.measured > 1;
+        let is_known = old.measured.min(target.measured) >= REPETITIONS_MIN;
         let noise = if is_known { Noise::Known } else { Noise::Unknown };
         let of_plan = measured_phases(plan, target);
         for (place, phase) in target.phases.iter().enumerate() {
@@ -303,22 +301,42 @@ amount = "2M"
 
     #[test]
     fn phases_of_one_name_stand_beside_each_other_in_their_order() {
-        let before = [[10.0, 50.0], [11.0, 51.0]];
-        let after = [[10.0, 30.0], [11.0, 31.0]];
+        let before = [[10.0, 50.0], [10.0, 50.0], [11.0, 51.0]];
+        let after = [[10.0, 30.0], [10.0, 30.0], [11.0, 31.0]];
         let expected = vec![(10.0, 10.0, Verdict::WithinNoise), (50.0, 30.0, Verdict::Better)];
         assert_eq!(changes(&before, &after, "duration, s"), expected);
     }
 
     #[test]
-    fn a_side_with_one_repetition_does_not_tell_its_noise() {
-        let (one, two) = ([[10.0, 10.0]], [[20.0, 20.0], [20.0, 20.0]]);
+    fn a_side_with_few_repetitions_does_not_tell_its_noise() {
+        let (two, three) = ([[10.0, 10.0]; 2], [[20.0, 20.0]; 3]);
         let verdicts = |before: &[[f64; 2]], after: &[[f64; 2]]| -> Vec<Verdict> {
             changes(before, after, "duration, s").iter().map(|change| change.2).collect()
         };
-        assert_eq!(verdicts(&one, &two), [Verdict::Unknown; 2]);
-        assert_eq!(verdicts(&two, &one), [Verdict::Unknown; 2]);
-        assert_eq!(verdicts(&one, &one), [Verdict::WithinNoise; 2]);
-        assert_eq!(verdicts(&two, &[[10.0, 10.0], [10.0, 10.0]]), [Verdict::Better; 2]);
+        assert_eq!(verdicts(&two, &three), [Verdict::Unknown; 2]);
+        assert_eq!(verdicts(&three, &two), [Verdict::Unknown; 2]);
+        assert_eq!(verdicts(&two, &two), [Verdict::WithinNoise; 2]);
+        assert_eq!(verdicts(&three, &[[10.0, 10.0]; 3]), [Verdict::Better; 2]);
+    }
+
+    #[test]
+    fn what_a_request_moves_is_of_its_own_repetition() {
+        // As many requests in half the time are no fewer bytes each.
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut results = Vec::new();
+        for (repetition, requests) in [(1, 1024), (2, 2048)] {
+            let version = VERSION;
+            let phases = vec![phase("timed", 128.0, requests)];
+            let (target, clock) = ("ssd".to_owned(), Clock::Virtual);
+            results.push(TargetResult { version, target, repetition, clock, wall_s: 0.1, phases });
+        }
+        let plan = Plan::parse(PLAN).expect("a plan");
+        let kept = Folder::create(folder.path(), PLAN, &[], &Machine::default()).expect("new");
+        results.iter().for_each(|result| kept.save(result).expect("kept"));
+        let plan = Plan { repetitions: 2, ..plan };
+        let summary = Summary::of(&kept, &plan).expect("a summary");
+        let origin = summary.targets[0].phases[0].origin_bytes_a_request;
+        assert_eq!(origin, Some(spread(1536.0, 1536.0, 3072.0)));
     }
 
     #[test]

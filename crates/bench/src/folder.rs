@@ -11,14 +11,15 @@
 //! A file takes its place when it is whole, so a run that was interrupted goes on where it was.
 //! What failed is tried again.
 //!
-//! Invariant: all results of a folder are of one plan, one build of forebay, and one machine.
+//! Invariant: all results of a folder are of one plan, one clock, one build of forebay, and one
+//! machine.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Plan, PlanError, Target};
+use crate::plan::{Clock, Plan, PlanError, Target};
 use crate::result::{TargetResult, VERSION};
 
 const PLAN: &str = "plan.toml";
@@ -77,21 +78,28 @@ pub struct Machine {
     pub memory_bytes: u64,
     /// The kernel's name and version.
     pub kernel: String,
+    /// Which time passes there.
+    #[serde(default)]
+    pub clock: Option<Clock>,
 }
 
 impl Machine {
-    /// What results of one folder must have in common and is not the same in `now`.
-    fn differences(&self, now: &Machine) -> Vec<String> {
+    /// What results of one folder must have in common and is not the same in `now`, each as
+    /// `what: there this, now that`.
+    #[must_use]
+    pub fn differences(&self, now: &Machine) -> Vec<String> {
         // Kernels tell a little more or less of the same memory.
         let memory = |machine: &Machine| {
             let gib = 1_u64 << 30;
             format!("{} GiB", (machine.memory_bytes + gib / 2) / gib)
         };
+        let clock = |machine: &Machine| machine.clock.map_or("none", Clock::name).to_owned();
         let pairs = [
             ("forebay", self.version.clone(), now.version.clone()),
             ("processors", self.processors.clone(), now.processors.clone()),
             ("memory", memory(self), memory(now)),
             ("kernel", self.kernel.clone(), now.kernel.clone()),
+            ("clock", clock(self), clock(now)),
         ];
         let different = pairs.into_iter().filter(|(_, there, now)| there != now);
         different.map(|(what, there, now)| format!("{what}: there {there}, now {now}")).collect()
@@ -221,13 +229,21 @@ impl Folder {
     /// If it has none that this version can read.
     pub fn open(path: &Path) -> Result<(Folder, Plan, Machine), FolderError> {
         let folder = Folder { path: path.to_owned() };
-        let mut plan = Plan::read(&path.join(PLAN))?;
-        // It may have been run more often than it says.
-        while folder.has_repetition(&plan, plan.repetitions + 1)? {
-            plan.repetitions += 1;
-        }
+        let plan = folder.as_run(Plan::read(&path.join(PLAN))?)?;
         let machine = folder.machine()?;
         Ok((folder, plan, machine))
+    }
+
+    /// The plan with as many repetitions as there are results of, if these are more.
+    ///
+    /// # Errors
+    ///
+    /// If a file of it cannot be read.
+    pub fn as_run(&self, mut plan: Plan) -> Result<Plan, FolderError> {
+        while self.has_repetition(&plan, plan.repetitions + 1)? {
+            plan.repetitions += 1;
+        }
+        Ok(plan)
     }
 
     /// Where its results were made, and when last; nothing is known if it does not say.
@@ -400,6 +416,12 @@ mod tests {
         assert_eq!(again.outcome(&target(), 2).unwrap(), Outcome::Measured(result()));
         assert!(!path.join("raw/ssd-2.failed").exists());
         assert_eq!(again.outcome(&target(), 1).unwrap(), Outcome::Missing);
+        let text = "about = 'x'\nclock = 'virtual'\n\
+                    device = [{ name = 'ssd', preset = 'nvme_ssd', size = '1M' }]\n\
+                    target = [{ name = 'ssd', device = 'ssd' }]\n\
+                    phase = [{ name = 'pause', seconds = 1 }]\n";
+        let plan = Plan::parse(text).unwrap();
+        assert_eq!(again.as_run(plan).unwrap().repetitions, 2);
     }
 
     #[test]
@@ -426,6 +448,9 @@ mod tests {
         folder.save(&result()).unwrap();
         let other = error(create(place.path(), "a plan", &machine("2", "6")));
         assert!(other.ends_with("made elsewhere (forebay: there 1, now 2)"), "{other}");
+        let clock = Machine { clock: Some(Clock::Real), ..machine("1", "6") };
+        let other = error(create(place.path(), "a plan", &clock));
+        assert!(other.ends_with("(clock: there none, now real)"), "{other}");
         let more = Machine { memory_bytes: 9 << 30, ..machine("1", "7") };
         let other = error(create(place.path(), "a plan", &more));
         let expected = "(memory: there 8 GiB, now 9 GiB; kernel: there 6, now 7)";

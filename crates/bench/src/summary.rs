@@ -94,6 +94,10 @@ pub struct PhaseSummary {
     pub origin_bytes: Option<Spread>,
     /// Bytes written to the cache device.
     pub cache_written_bytes: Option<Spread>,
+    /// Of the origin's bytes, how many there were for a request.
+    pub origin_bytes_a_request: Option<Spread>,
+    /// The same of those written to the cache device.
+    pub cache_written_bytes_a_request: Option<Spread>,
     /// These, over what clients wrote and what was promoted.
     pub write_amplification: Option<Spread>,
     /// Processor time for a request, in microseconds.
@@ -198,6 +202,8 @@ fn summary(first: &PhaseResult, all: &[&PhaseResult], cache: Option<&str>) -> Ph
         fairness: spread(&PhaseResult::fairness),
         origin_bytes: spread(&|phase| origin_bytes(phase, cache)),
         cache_written_bytes: spread(&cache_written),
+        origin_bytes_a_request: spread(&|phase| a_request(phase, origin_bytes(phase, cache))),
+        cache_written_bytes_a_request: spread(&|phase| a_request(phase, cache_written(phase))),
         write_amplification: spread(&|phase| {
             let counts = phase.cache?;
             let payload = counts.write_bytes + counts.promoted_bytes;
@@ -233,8 +239,14 @@ fn first_iops(phase: &PhaseResult) -> Option<f64> {
 /// `None` if nobody counted.
 fn origin_bytes(phase: &PhaseResult, cache: Option<&str>) -> Option<f64> {
     let origins = phase.devices.iter().filter(|device| cache != Some(&device.name));
-    let bytes = origins.map(|device| (device.read_bytes + device.written_bytes) as f64).sum();
-    (!phase.devices.is_empty()).then_some(bytes)
+    let bytes = origins.map(|device| (device.read_bytes + device.written_bytes) as f64);
+    bytes.reduce(|sum, bytes| sum + bytes)
+}
+
+/// Over the requests of the phase; `None` if there was none.
+fn a_request(phase: &PhaseResult, bytes: Option<f64>) -> Option<f64> {
+    let requests = phase.iops() * phase.seconds;
+    (requests > 0.0).then_some(bytes? / requests)
 }
 
 #[cfg(test)]

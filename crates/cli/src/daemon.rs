@@ -22,7 +22,7 @@ use crate::admin::socket::{self, BoundSocket};
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{Progress, Unit};
-use crate::signals::{self, Signal};
+use crate::signals::{self, HangUp, Signal};
 use crate::systemd;
 use crate::takeover::successor::{Predecessor, Succession};
 
@@ -153,7 +153,7 @@ impl Daemon {
         let addresses = shard.addresses();
         let (sender, events) = mpsc::channel();
         let signals = sender.clone();
-        signals::watch(move |signal| {
+        signals::watch(HangUp::Leave, move |signal| {
             // The receiver lives as long as the process serves.
             let _ = signals.send(Event::Signal(signal));
         })?;

@@ -68,7 +68,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let out = options.out.clone().unwrap_or_else(|| build.join("kernel-caches"));
     let machine = Machine::examine(&workspace);
     let what = format!("quick: {}", options.quick);
-    drop_others(&out, &Identity::of(&machine, &[guests.forebay()], what)?)?;
+    let own = std::env::current_exe().context("cannot find our own program")?;
+    drop_others(&out, &Identity::of(&machine, &[guests.forebay(), &own], what)?)?;
     let raw = out.join("raw");
     let seconds = if options.quick { QUICK_SECONDS } else { 0 };
     let mut failed = 0;

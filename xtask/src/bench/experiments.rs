@@ -1,7 +1,9 @@
-//! `cargo xtask bench experiments`: the published experiments in virtual time, and their bounds.
+//! `cargo xtask bench experiments`: the published experiments in virtual time, and their bounds;
+//! with `--real` those that need a real machine.
 //!
 //! `forebay bench run` does the plans; figures here are its. Results stay in the build folder, so a
-//! run that was interrupted goes on. The same commit gives the same figures on any machine.
+//! run that was interrupted goes on. In virtual time the same commit gives the same figures on any
+//! machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,31 +13,28 @@ use serde_json::Value;
 
 use super::bounds::Bound;
 use super::document::verdicts;
+use super::first_runs;
 use super::interrupt;
 use super::machine::Machine;
 use super::plan_report::PlanReport;
 use super::warm_up;
 use crate::workspace::Workspace;
-use crate::{Outcome, process};
+use crate::{Outcome, charts, process};
 
-/// Where the document is, from the root on.
+/// Where the documents are, from the root on.
 const DOCUMENT: &str = "docs/experiments.md";
+const REAL_DOCUMENT: &str = "docs/real-experiments.md";
 /// Below the build folder.
 const FOLDER: &str = "experiments";
 /// Plans in virtual time, in the order of the document.
-const PLANS: [&str; 9] = [
-    ZIPF,
-    "defaults",
-    "sizes",
-    "uniform",
-    "writes",
-    "machines",
-    "mixed",
-    "small-cache",
-    "terabyte",
-];
+const PLANS: [&str; 9] =
+    [ZIPF, "defaults", "sizes", UNIFORM, "writes", "machines", "mixed", "small-cache", "terabyte"];
+/// Plans in real time that need no more than this machine, in the order of their document.
+const REAL_PLANS: [&str; 4] = ["git", "database", "peers", "machines-small"];
 /// The plan whose bounds are of a cache that has become warm.
 const ZIPF: &str = "zipf";
+/// The plan in which the same offsets are asked for again and again.
+const UNIFORM: &str = "uniform";
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -43,9 +42,21 @@ pub(crate) struct Options {
     /// Only this plan; may be given more than once
     #[arg(long, value_name = "PLAN")]
     only: Vec<String>,
-    /// Write the document here [default: docs/experiments.md; nowhere with --only]
+    /// The plans that need a real machine, instead of those in virtual time: git and a database on
+    /// a mounted file system, other caches in user space. Needs root, and a machine that does
+    /// nothing else
+    #[arg(long)]
+    real: bool,
+    /// Write the document here [default: docs/experiments.md, or docs/real-experiments.md with
+    /// --real; nowhere with --only]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
+}
+
+impl Options {
+    fn plans(&self) -> &'static [&'static str] {
+        if self.real { &REAL_PLANS } else { &PLANS }
+    }
 }
 
 /// What all plans have come to.
@@ -55,6 +66,8 @@ struct Results {
     tables: String,
     /// When a cache has become warm, by the plan `zipf`.
     warm_up: String,
+    /// The disk's rate in KB/s and first runs, by the plan `uniform`.
+    first_runs: (String, String),
     /// Plans of which something could not be measured.
     failed: Vec<&'static str>,
 }
@@ -68,23 +81,31 @@ pub(crate) fn folder(workspace: &Workspace, plan: &str) -> PathBuf {
 pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     interrupt::watch()?;
     let workspace = Workspace::load()?;
-    if let Some(name) = options.only.iter().find(|name| !PLANS.contains(&name.as_str())) {
-        bail!("{name} is no plan in virtual time; they are {}", PLANS.join(", "));
+    let plans = options.plans();
+    if let Some(name) = options.only.iter().find(|name| !plans.contains(&name.as_str())) {
+        bail!("{name} is none of these plans; they are {}", plans.join(", "));
     }
     let machine = Machine::examine(&workspace);
     let forebay = workspace.build_forebay()?;
     let is_chosen =
         |plan: &&str| options.only.is_empty() || options.only.iter().any(|name| name == plan);
-    let mut results = Results { warm_up: warm_up::text(&Value::Null), ..Results::default() };
-    for plan in PLANS.into_iter().filter(is_chosen) {
+    let (warm_up, first_runs) = (warm_up::text(&Value::Null), first_runs::text(&Value::Null));
+    let mut results = Results { warm_up, first_runs, ..Results::default() };
+    for plan in plans.iter().copied().filter(is_chosen) {
         println!("\n{plan}");
         results.measure(&forebay, plan, &folder(&workspace, plan))?;
     }
     super::print_bounds(&results.bounds);
-    let usual = options.only.is_empty().then(|| workspace.root().join(DOCUMENT));
+    let document = if options.real { REAL_DOCUMENT } else { DOCUMENT };
+    let usual = options.only.is_empty().then(|| workspace.root().join(document));
     if let Some(path) = options.output.clone().or(usual) {
-        let text = text(&machine, &results);
+        let text =
+            if options.real { real_text(&machine, &results) } else { text(&machine, &results) };
         super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
+    }
+    if options.only.is_empty() && !options.real {
+        // Those of the same results, which README shows.
+        charts::draw(&["zipf", "writes"])?;
     }
     if results.failed.is_empty() {
         return Ok(Outcome::Passed);
@@ -98,7 +119,11 @@ impl Results {
     /// there is what could be measured, or the reason, and the others are run.
     fn measure(&mut self, forebay: &Path, plan: &'static str, out: &Path) -> anyhow::Result<()> {
         let mut run = Command::new(forebay);
-        run.args(["bench", "run", plan, "--repetitions", "1", "--replace", "--out"]).arg(out);
+        run.args(["bench", "run", plan, "--replace", "--out"]).arg(out);
+        if PLANS.contains(&plan) {
+            // Another one would have other random numbers, and nothing else.
+            run.args(["--repetitions", "1"]);
+        }
         let status = interrupt::wait_for(&mut run)?;
         interrupt::check()?;
         if !status.success() {
@@ -108,8 +133,10 @@ impl Results {
         let tables = match PlanReport::of(forebay, out) {
             Ok(report) => {
                 self.bounds.extend(report.bounds);
-                if plan == ZIPF {
-                    self.warm_up = warm_up::text(&report.summary);
+                match plan {
+                    ZIPF => self.warm_up = warm_up::text(&report.summary),
+                    UNIFORM => self.first_runs = first_runs::text(&report.summary),
+                    _ => {}
                 }
                 report.tables
             }
@@ -158,17 +185,50 @@ once. 20 minutes are 938,000 misses at the 938 reads/s of the published disk; by
 it would be as long as the table says. forebay took less: it fetches more than was asked for.
 
 {}Of uniform reads, the first run on a data set is no faster than the disk: none of its blocks was
-read before, and no rule tells which will be next. The model's disk reads 332 KB/s where that of
-the publication read 350 and bcache, in first runs on it, 352 to 395; so a run of 40 seconds comes
+read before, and no rule tells which will be next. The model's disk reads {} KB/s where that of
+the publication read 350 and bcache, in first runs on it, 352 to 390; so a run of 40 seconds comes
 less far here, and a first run that finds what earlier ones have read (tests B, D and E) sooner
-meets what they have not. The 1,155 of test A are of dm-cache, which fetches 256 KiB at a time.
+meets what they have not. Reading ahead takes its part of the disk's time, too, and none of what it
+fetches is asked for soon: the table has the same without it. The 1,155 of test A are of dm-cache,
+which fetches 256 KiB at a time.
 
-{}{}",
+{}{}{}",
         super::command_line(),
         machine.date,
         machine.commit,
         results.warm_up,
+        results.first_runs.0,
+        results.first_runs.1,
         verdicts(&results.bounds),
+        results.tables,
+    )
+}
+
+/// The same of plans in real time.
+fn real_text(machine: &Machine, results: &Results) -> String {
+    format!(
+        "\
+# Experiments on a real machine
+
+Generated as a whole by a run of
+
+```
+{}
+```
+
+on {}, at commit `{}`.
+
+{}
+In real time (see [bench.md](bench.md#real-time)): real requests, programs and file systems. The
+hard disk is emulated by `forebay serve`, the SSD is files on the disk of this machine. So only
+ratios between rows of one table mean anything, and rows `as published` are of other machines.
+Figures are medians of the repetitions, and in parentheses the smallest and the largest.
+
+{}",
+        super::command_line(),
+        machine.date,
+        machine.commit,
+        machine.items(),
         results.tables,
     )
 }
@@ -194,9 +254,13 @@ mod tests {
     #[test]
     fn plans_are_those_of_the_folder() {
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/plans");
-        for plan in PLANS {
-            let text = std::fs::read_to_string(format!("{folder}/{plan}.toml")).expect(plan);
-            assert!(text.contains("clock = \"virtual\""), "{plan}");
-        }
+        let of_clock = |plans: &[&str], clock: &str| {
+            for plan in plans {
+                let text = std::fs::read_to_string(format!("{folder}/{plan}.toml")).expect(plan);
+                assert!(text.contains(&format!("clock = \"{clock}\"")), "{plan}");
+            }
+        };
+        of_clock(&PLANS, "virtual");
+        of_clock(&REAL_PLANS, "real");
     }
 }

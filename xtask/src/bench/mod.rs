@@ -13,6 +13,7 @@ mod engine;
 pub(crate) mod experiments;
 mod fairness;
 mod fio;
+mod first_runs;
 mod flushed;
 mod forebay;
 mod full;

@@ -46,6 +46,11 @@ const CHARTS: [Chart; 3] = [
     Chart { name: "writes", data: experiments::writes, draw: experiments::draw_writes },
 ];
 
+/// Draws these anew.
+pub(crate) fn draw(names: &[&str]) -> anyhow::Result<Outcome> {
+    run(&Options { names: names.iter().map(|name| (*name).to_owned()).collect(), redraw: false })
+}
+
 /// Computes data and draws.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;

@@ -55,6 +55,8 @@ const BLOCK_MAX: u64 = 32 << 20;
 const SECTOR: u64 = 512;
 /// Least memory of a program: one that cannot be loaded says nothing of a cache.
 const MEMORY_MIN: u64 = 8 << 20;
+/// Longest pause between requests: a minute.
+const THINK_US_MAX: u64 = 60_000_000;
 /// Most files that a disk is divided into.
 const FILES_MAX: u32 = 1024;
 /// Most blocks that Zipf's law is worked out for: eight bytes are needed for each.
@@ -191,6 +193,9 @@ fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
     require((1..=DEPTH_MAX).contains(&job.depth), place, &depths)?;
     let counts = format!("count: 1 to {CLIENTS_MAX}");
     require((1..=CLIENTS_MAX).contains(&job.count), place, &counts)?;
+    let what = format!("think_us: at most {THINK_US_MAX}, and at depth 1");
+    let may_think = job.depth == 1 && job.think_us <= THINK_US_MAX;
+    require(job.think_us == 0 || may_think, place, &what)?;
     let is_zipf = job.pattern == Pattern::Zipf;
     let theta = job.theta.unwrap_or(0.0);
     let what = "theta: above 0 and at most 10, for Zipf and nothing else";
@@ -278,6 +283,7 @@ mod tests {
             ("name = \"bare\"", "name = \"cached\"", "twice"),
             ("name = \"bare\"", "name = \"a/b\"", "letters"),
             ("work = \"read\"", "work = \"mix\"", "read_percent"),
+            ("pattern = \"zipf\"", "depth = 2\nthink_us = 1\npattern = \"zipf\"", "at depth 1"),
             ("pattern = \"zipf\"", "pattern = \"spiral\"", "unknown variant"),
             ("about", "abuot", "unknown field"),
             ("size = \"1G\"", "size = \"1X\"", "is no size"),

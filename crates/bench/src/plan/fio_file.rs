@@ -153,6 +153,7 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
         read_percent: percent.map(|percent| u8::try_from(percent.min(100)).expect("it is small")),
         amount,
         flush_every: small(options.number("fsync")?.unwrap_or(0), "fsync")?,
+        think_us: 0,
         repeats_offsets: options.number("randrepeat")?.unwrap_or(1) != 0,
     };
     match options.0.keys().next() {

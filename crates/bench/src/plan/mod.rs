@@ -351,6 +351,10 @@ pub struct Job {
     /// A flush after so many writes; zero: none.
     #[serde(default)]
     pub flush_every: u32,
+    /// Microseconds from each answer to the next request: of a client that does something with what
+    /// it got.
+    #[serde(default)]
+    pub think_us: u64,
     /// Whether a phase with the same job asks for the same offsets again, as fio does unless it is
     /// told `randrepeat=0`.
     #[serde(default = "yes")]

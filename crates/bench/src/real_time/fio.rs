@@ -54,12 +54,16 @@ pub(super) fn jobs(phase: &Phase, endpoint: &Endpoint, seed: u64) -> String {
             text.push_str("norandommap=1\n");
         }
         if let Some(theta) = job.theta {
-            let _ = writeln!(text, "random_distribution=zipf:{theta}");
+            // Left to itself, fio chooses the most wanted block anew for each job and seed.
+            let _ = writeln!(text, "random_distribution=zipf:{theta}:0");
         }
         let Job { offset, size, block, depth, flush_every, .. } = job;
         let _ = writeln!(text, "offset={offset}\nsize={size}\nbs={block}\niodepth={depth}");
         if flush_every > 0 {
             let _ = writeln!(text, "fsync={flush_every}");
+        }
+        if job.think_us > 0 {
+            let _ = writeln!(text, "thinktime={}", job.think_us);
         }
         if job.repeats_offsets {
             let _ = writeln!(text, "randrepeat=1\nrandseed={seed}");
@@ -290,7 +294,7 @@ mod tests {
         assert_eq!(parts.len(), 4, "{text}");
         assert!(parts[0].contains("ioengine=nbd\nuri=nbd+unix:///a?socket=/s\n"), "{text}");
         assert!(parts[1].starts_with("reads 1]\nrw=randread\nnorandommap=1\n"), "{text}");
-        assert!(parts[1].contains("random_distribution=zipf:1.2\noffset=0\nsize=268435456\n"));
+        assert!(parts[1].contains("random_distribution=zipf:1.2:0\noffset=0\nsize=268435456\n"));
         assert!(parts[1].contains("randseed=7\nruntime=10\ntime_based=1"), "{text}");
         assert!(parts[2].contains("offset=268435456\n"), "{text}");
         assert!(parts[3].contains("rw=rw\nrwmixread=70\n"), "{text}");

@@ -91,7 +91,7 @@ pub fn changes(changes: &[Change]) -> String {
             Verdict::Better => "better",
             Verdict::Worse => "**worse**",
             Verdict::WithinNoise => "within noise",
-            Verdict::Unknown => "one repetition: noise unknown",
+            Verdict::Unknown => "too few repetitions: noise unknown",
         };
         let ratio = change.ratio.map_or(String::new(), ratio);
         let (before, after) = (figure(change.before), figure(change.after));

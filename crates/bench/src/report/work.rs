@@ -123,6 +123,9 @@ fn job(job: &Job) -> String {
     if job.flush_every > 0 {
         text.push_str(&format!(", a flush after every {} writes", job.flush_every));
     }
+    if job.think_us > 0 {
+        text.push_str(&format!(", {} us after each answer", job.think_us));
+    }
     text + "."
 }
 

@@ -85,6 +85,11 @@ impl<'a> Client<'a> {
         })
     }
 
+    /// How long it thinks about an answer before it asks again.
+    pub(super) fn think_ns(&self) -> u64 {
+        self.job.think_us * 1000
+    }
+
     /// A request has ended.
     pub(super) fn record(&mut self, wish: Wish, latency_ns: u64) {
         let (histogram, length_bytes) = match wish {
@@ -140,6 +145,7 @@ mod tests {
             read_percent: None,
             amount: None,
             flush_every: 0,
+            think_us: 0,
             repeats_offsets: true,
         }
     }

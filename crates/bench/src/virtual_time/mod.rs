@@ -15,7 +15,8 @@ mod payload;
 mod settings;
 mod system;
 
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -160,6 +161,8 @@ struct Run {
     now_ns: u64,
     /// Of the daemon's processor, for a request.
     cpu_ns: u64,
+    /// Clients that think, by their place; which asks next, and when.
+    thinking: BinaryHeap<Reverse<(u64, usize)>>,
     /// Requests that were not answered, by their number.
     tickets: Vec<Option<Ticket>>,
     free: Vec<u64>,
@@ -202,7 +205,8 @@ impl Run {
     fn begin(plan: &Plan, target: &Target, seed: u64) -> Result<Run, VirtualError> {
         let (system, now_ns) = build(plan, target, seed)?;
         let cpu_ns = if target.forebay.is_some() { plan.cpu_ns_per_request } else { 0 };
-        Ok(Run { system, now_ns, cpu_ns, tickets: Vec::new(), free: Vec::new() })
+        let (thinking, tickets, free) = (BinaryHeap::new(), Vec::new(), Vec::new());
+        Ok(Run { system, now_ns, cpu_ns, thinking, tickets, free })
     }
 
     fn phase(
@@ -270,6 +274,9 @@ impl Run {
         let Work { end_ns, meter, processor } = work;
         let mut answered = Vec::new();
         loop {
+            while let Some(place) = self.next_thinker() {
+                self.issue(place, &mut clients[place], processor);
+            }
             self.enter(processor);
             self.system.advance(self.now_ns, &mut answered);
             for number in answered.drain(..) {
@@ -277,7 +284,12 @@ impl Run {
                 let client = &mut clients[ticket.client];
                 client.record(ticket.wish, self.now_ns - ticket.asked_ns);
                 meter.requests += u64::from(ticket.wish != Wish::Flush);
-                self.issue(ticket.client, client, processor);
+                match client.think_ns() {
+                    0 => self.issue(ticket.client, client, processor),
+                    think_ns => {
+                        self.thinking.push(Reverse((self.now_ns + think_ns, ticket.client)));
+                    }
+                }
             }
             if self.now_ns >= meter.next_ns() {
                 at_second(meter.sample(&self.system, self.now_ns));
@@ -286,10 +298,20 @@ impl Run {
             if has_ended || end_ns.is_some_and(|end_ns| self.now_ns >= end_ns) {
                 return;
             }
-            let next = [self.system.next_event_ns(), processor.next_ns(), *end_ns];
+            let thinker = self.thinking.peek().map(|Reverse((due_ns, _))| *due_ns);
+            let next = [self.system.next_event_ns(), processor.next_ns(), *end_ns, thinker];
             let next = next.into_iter().flatten().fold(meter.next_ns(), u64::min);
             self.now_ns = self.now_ns.max(next);
         }
+    }
+
+    /// The place of a client that has thought enough.
+    fn next_thinker(&mut self) -> Option<usize> {
+        let Reverse((due_ns, _)) = self.thinking.peek()?;
+        if *due_ns > self.now_ns {
+            return None;
+        }
+        self.thinking.pop().map(|Reverse((_, place))| place)
     }
 
     /// A client has its next request, if it has one.
@@ -316,6 +338,7 @@ impl Run {
 
     /// Lets everything end that was asked for. What waits for the processor never is.
     fn finish(&mut self, processor: &mut Processor) {
+        self.thinking.clear();
         for (_, number) in processor.queue.drain(..) {
             self.take(number);
         }
@@ -337,7 +360,7 @@ impl Run {
     }
 
     fn is_idle(&self) -> bool {
-        self.free.len() == self.tickets.len()
+        self.thinking.is_empty() && self.free.len() == self.tickets.len()
     }
 }
 

@@ -147,6 +147,26 @@ fn the_processor_takes_its_time_for_one_request_after_another() {
 }
 
 #[test]
+fn a_client_thinks_about_each_answer() {
+    let phases = "
+        [[phase]]
+        name = 'a'
+        [[phase.job]]
+        name = 'a'
+        work = 'read'
+        pattern = 'uniform'
+        size = '1G'
+        amount = '400K'
+        think_us = 10000
+    ";
+    let result = measure(&plan(phases), 0, 1);
+    // A hundred times 10 ms, and a hundred reads of an SSD.
+    let seconds = result.phases[0].seconds;
+    assert!((1.0..1.1).contains(&seconds), "{seconds}");
+    assert_eq!(result.phases[0].jobs[0].reads, 100);
+}
+
+#[test]
 fn what_has_no_model_is_refused() {
     let text = format!("{DEVICES}{FILL_AND_READ}").replace("preset = \"sata_ssd\"", "");
     let plan = Plan::parse(&text).unwrap();

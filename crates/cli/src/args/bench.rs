@@ -44,12 +44,13 @@ pub(crate) struct BenchListArguments {
 
 /// Measure what a plan says, and write figures and a report into a folder.
 ///
-/// In virtual time the engine works on models of devices, and half an hour on a hard disk takes a
-/// minute. In real time fio works on devices of this machine, on files in their place, and on what
-/// is served over NBD; see that nothing else runs. A run that was interrupted goes on when it is
-/// started again with the same folder, by the same build of forebay and on the same machine; what
-/// failed is tried again. A target that fails is reported, and the others are measured. How the
-/// bounds of the plan stand is told below the figures; the run does not fail if one is missed.
+/// In virtual time the engine works on models of devices, and half an hour on a hard disk takes
+/// one to a few minutes. In real time fio works on devices of this machine, on files in their
+/// place, and on what is served over NBD; see that nothing else runs. A run that was interrupted
+/// goes on when it is started again with the same folder, by the same build of forebay and on the
+/// same machine; what failed is tried again. A target that fails is reported, and the others are
+/// measured. How the bounds of the plan stand is told below the figures; the run does not fail if
+/// one is missed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use crate::args::DemoArguments;
 use crate::commands::format::absolute;
 use crate::exit::{Exit, Failure};
-use crate::{output, signals, size};
+use crate::signals::{self, HangUp};
+use crate::{output, size};
 use figures::{CrashFigures, Figures, Report};
 use job::{JOB_BYTES, JOB_COUNT, QUEUE_DEPTH, Work};
 use server::Server;
@@ -56,7 +57,7 @@ struct Plan {
 pub(crate) fn run(arguments: &DemoArguments) -> Result<ExitCode, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
-    signals::watch(move |_| flag.store(true, Ordering::Relaxed))?;
+    signals::watch(HangUp::Watch, move |_| flag.store(true, Ordering::Relaxed))?;
     if let Some(json) = &arguments.json {
         // Better now than after the runs.
         std::fs::File::create(json).map_err(|error| cannot_write(json, &error))?;

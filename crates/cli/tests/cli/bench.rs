@@ -114,12 +114,13 @@ fn a_plan_is_measured_in_virtual_time_and_a_run_goes_on() {
     assert_eq!(before, after, "what was measured is not measured again");
     assert_eq!(phase(&again.json(), "cached", "read")["hit_ratio"]["median"], 1.0);
     let other = scratch.run(&[&run[..], &["--clock", "real"]].concat()).expect(3);
-    other.says("results in virtual time").says("--out");
+    other.says("clock: there virtual, now real").says("--out");
     scratch.run(&["bench", "report", "out"]).expect(0).says("| cached | read |");
     let page = std::fs::read_to_string(scratch.path("out/report.html")).expect("a page");
     assert!(page.contains("cached") && page.contains("broken is no model"));
     scratch.run(&["bench", "report", "nowhere"]).expect(4);
-    scratch.run(&["bench", "compare", "out", "out"]).expect(0).says("duration, s");
+    let compared = scratch.run(&["bench", "compare", "out", "out"]).expect(0);
+    compared.says("In virtual time").says("duration, s");
     drop_what_another_build_measured(&scratch, &run);
     std::fs::write(scratch.path("plan.toml"), "about = 1").expect("written");
     scratch.run(&run).expect(2).says("plan plan.toml");

@@ -65,6 +65,7 @@ fn machine() -> Machine {
         processors: "Some <model>, 2 of them".to_owned(),
         memory_bytes: 8 << 30,
         kernel: "Linux 6".to_owned(),
+        clock: None,
     }
 }
 

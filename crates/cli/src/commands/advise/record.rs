@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::{Exit, Failure};
 use crate::progress::{Progress, Unit};
-use crate::signals;
+use crate::signals::{self, HangUp};
 
 const PROGRAM: &str = "blktrace";
 /// Where the kernel offers what `blktrace` reads.
@@ -42,7 +42,7 @@ impl GivenUp {
     pub(super) fn watch() -> Result<GivenUp, Failure> {
         let given_up = GivenUp::default();
         let flag = given_up.0.clone();
-        signals::watch(move |_| flag.store(true, Ordering::Relaxed))?;
+        signals::watch(HangUp::Watch, move |_| flag.store(true, Ordering::Relaxed))?;
         Ok(given_up)
     }
 

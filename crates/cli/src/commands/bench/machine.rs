@@ -3,6 +3,7 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use forebay_bench::folder::Machine;
+use forebay_bench::plan::Clock;
 use rustix::system;
 
 use crate::exit::Failure;
@@ -10,8 +11,9 @@ use crate::exit::Failure;
 /// The program that runs, also if its file has been replaced since.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// This machine and this program, now. What cannot be found out of the machine is left empty.
-pub(super) fn examine() -> Result<Machine, Failure> {
+/// This machine and this program, now, for results in this time. What cannot be found out of the
+/// machine is left empty.
+pub(super) fn examine(clock: Clock) -> Result<Machine, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
     let model = processors.lines().find_map(|line| {
@@ -29,6 +31,7 @@ pub(super) fn examine() -> Result<Machine, Failure> {
         processors: format!("{}, {count} of them", model.as_deref().unwrap_or("processors")),
         memory_bytes: system::sysinfo().totalram * u64::from(system::sysinfo().mem_unit),
         kernel: format!("{} {}", text(name.sysname()), text(name.release())),
+        clock: Some(clock),
     })
 }
 

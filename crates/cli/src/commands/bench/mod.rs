@@ -4,9 +4,9 @@ mod course;
 mod machine;
 mod run;
 
-use forebay_bench::compare::{Verdict, compare};
-use forebay_bench::folder::{Folder, FolderError};
-use forebay_bench::plan::{Plan, PlanError};
+use forebay_bench::compare::{REPETITIONS_MIN, Verdict, compare};
+use forebay_bench::folder::{Folder, FolderError, Machine};
+use forebay_bench::plan::{Clock, Plan, PlanError};
 use forebay_bench::plans::BUILT_IN;
 use forebay_bench::report;
 use forebay_bench::summary::Summary;
@@ -70,12 +70,13 @@ fn built_in(name: &str) -> Result<&'static str, Failure> {
 }
 
 fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
-    let open = |path| -> Result<(Summary, Plan), Failure> {
-        let (folder, plan, _) = Folder::open(path)?;
-        Ok((Summary::of(&folder, &plan)?, plan))
+    let open = |path| -> Result<(Summary, Plan, Machine), Failure> {
+        let (folder, plan, machine) = Folder::open(path)?;
+        Ok((Summary::of(&folder, &plan)?, plan, machine))
     };
-    let (before, _) = open(&arguments.before)?;
-    let (after, plan) = open(&arguments.after)?;
+    let (before, old_plan, old_machine) = open(&arguments.before)?;
+    let (after, plan, machine) = open(&arguments.after)?;
+    let clock = one_clock(&before, &after)?;
     let changes = compare(&before, &after, &plan);
     if changes.is_empty() {
         return Err(Failure::failed("no target and phase was measured in both folders"));
@@ -83,15 +84,39 @@ fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
     if arguments.json {
         return output::print_json(&changes);
     }
-    output::print(&report::changes(&changes))?;
+    output::print(&format!("In {} time.\n\n{}", clock.name(), report::changes(&changes)))?;
+    let mut others = old_machine.differences(&machine);
+    if old_plan != plan {
+        others.push("the plan".to_owned());
+    }
+    if !others.is_empty() {
+        output::print(&format!("\nThe two differ in more than figures: {}\n", others.join("; ")))?;
+    }
     let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
     output::print(&format!(
-        "\n{} better, {} worse, {} within noise, {} with one repetition\n",
+        "\n{} better, {} worse, {} within noise, {} with fewer than {REPETITIONS_MIN} repetitions; \
+         of {REPETITIONS_MIN} on each side, one figure in ten changes by chance\n",
         count(Verdict::Better),
         count(Verdict::Worse),
         count(Verdict::WithinNoise),
         count(Verdict::Unknown)
     ))
+}
+
+/// The clock of both; figures of models and of machines have nothing to say of each other.
+fn one_clock(before: &Summary, after: &Summary) -> Result<Clock, Failure> {
+    let clocks = |summary: &Summary| -> Vec<Clock> {
+        summary.targets.iter().filter_map(|target| target.clock).collect()
+    };
+    let (before, after) = (clocks(before), clocks(after));
+    let (Some(old), Some(new)) = (before.first(), after.first()) else {
+        return Err(Failure::failed("nothing was measured in one of the folders"));
+    };
+    if old != new {
+        let text = format!("one is in {} time, the other in {} time", old.name(), new.name());
+        return Err(Failure::refused(text).or("compare folders of one clock"));
+    }
+    Ok(*new)
 }
 
 impl From<PlanError> for Failure {

@@ -1,5 +1,6 @@
 //! `forebay bench run`: every repetition of every target, and the report.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -17,8 +18,9 @@ use super::course::{Course, Left, Step};
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
 use crate::exit::Failure;
+use crate::output;
 use crate::progress::{Progress, Unit};
-use crate::{output, signals};
+use crate::signals::{self, HangUp};
 
 /// As a shell has it after SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -44,14 +46,14 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     }
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     let create = if arguments.replace { Folder::create_or_replace } else { Folder::create };
-    let folder = create(&out, &text, &files, &machine::examine()?)?;
+    let folder = create(&out, &text, &files, &machine::examine(plan.clock)?)?;
     let grounds = match plan.clock {
         Clock::Real => Some(Grounds::prepare(arguments, &out)?),
         Clock::Virtual => None,
     };
     let all = measurements(&plan, &arguments.only);
     let total = all.len();
-    let pending = pending(&plan, &folder, all)?;
+    let pending = pending(&folder, all)?;
     let course = Course::new(pending.iter().map(|one| Step::all(&plan, one.target)));
     let (plan, started) = (&plan, Instant::now());
     let mut run = Run { plan, grounds: grounds.as_ref(), total, course, started };
@@ -109,19 +111,13 @@ fn measurements<'a>(plan: &'a Plan, only: &[String]) -> Vec<Measurement<'a>> {
 
 /// Those that the folder has no result of.
 fn pending<'a>(
-    plan: &Plan,
     folder: &Folder,
     all: Vec<Measurement<'a>>,
 ) -> Result<Vec<Measurement<'a>>, Failure> {
     let mut pending = Vec::new();
     for measurement in all {
         match folder.outcome(measurement.target, measurement.repetition)? {
-            Outcome::Measured(result) if result.clock == plan.clock => {}
-            Outcome::Measured(result) => {
-                let (path, clock) = (folder.path().display(), result.clock.name());
-                let what = format!("{path} has results in {clock} time");
-                return Err(Failure::refused(what).or("--out names another folder"));
-            }
+            Outcome::Measured(_) => {}
             Outcome::Failed(_) | Outcome::Missing => pending.push(measurement),
         }
     }
@@ -182,7 +178,7 @@ impl Grounds {
         let sockets = sockets.map_err(|error| failed("cannot make a folder for sockets", error))?;
         let interrupt = Interrupt::default();
         let flag = interrupt.flag();
-        signals::watch(move |_| {
+        signals::watch(HangUp::Watch, move |_| {
             // Who asks twice does not want to wait.
             if flag.swap(true, Ordering::Relaxed) {
                 std::process::exit(EXIT_INTERRUPTED);
@@ -241,8 +237,7 @@ impl Run<'_> {
             }
         };
         let result = match grounds {
-            None => virtual_time::run(plan, target, repetition, &mut at_second)
-                .map_err(|error| Missing::Failed(error.to_string())),
+            None => in_virtual_time(plan, target, repetition, &mut at_second),
             Some(grounds) => {
                 let ground = grounds.ground();
                 real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
@@ -259,6 +254,21 @@ impl Run<'_> {
             Err(_) => course.failed(),
         }
         result
+    }
+}
+
+/// A panic of the engine is a result that failed; the targets after it are measured all the same.
+fn in_virtual_time(
+    plan: &Plan,
+    target: &Target,
+    repetition: u32,
+    at_second: &mut dyn FnMut(forebay_bench::progress::Progress<'_>),
+) -> Result<TargetResult, Missing> {
+    let run = AssertUnwindSafe(|| virtual_time::run(plan, target, repetition, at_second));
+    // The hook has printed where it was.
+    match catch_unwind(run) {
+        Ok(result) => result.map_err(|error| Missing::Failed(error.to_string())),
+        Err(_) => Err(Missing::Failed("the engine has panicked; see above".to_owned())),
     }
 }
 
@@ -282,6 +292,8 @@ fn outlook(left: Left) -> String {
 }
 
 fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
+    // Those of an earlier run, too.
+    let plan = &folder.as_run(plan.clone())?;
     let summary = Summary::of(folder, plan)?;
     folder.write("figures.csv", report::csv(&summary).as_bytes())?;
     folder.write("report.md", report::table(&summary).as_bytes())?;
