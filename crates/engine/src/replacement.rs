@@ -102,6 +102,11 @@ impl Replacement {
         self.tokens / BLOCKS_PER_COPY
     }
 
+    /// As many as may be saved up.
+    fn copies_max(&self) -> u64 {
+        Replacement::tokens_max(self.cache_blocks) / BLOCKS_PER_COPY
+    }
+
     /// Whether copies are better saved for what is used again and again.
     pub(crate) fn is_short_of_copies(&self) -> bool {
         self.has_small_queue && self.tokens < Replacement::tokens_max(self.cache_blocks) / 2
@@ -281,6 +286,14 @@ impl Engine {
         }
     }
 
+    /// Blocks of a segment that were used, and would be copied.
+    fn used_blocks(&self, segment: u32) -> u64 {
+        let blocks = self.log.segments.segment_blocks();
+        let words = (0..blocks).step_by(u64::BITS as usize);
+        let positions = words.map(|block| self.log.position(segment, block));
+        positions.map(|at| u64::from(self.replacement.policy.references(at).count_ones())).sum()
+    }
+
     /// The next segments whose turn it is, at most `wanted`. `clean` ones are those that could be
     /// reclaimed, in the order in which they were opened.
     pub(crate) fn next_victims(&mut self, clean: &[&Candidate], wanted: usize) -> Vec<u32> {
@@ -289,13 +302,22 @@ impl Engine {
         let (mut small, mut main): (VecDeque<&Candidate>, VecDeque<&Candidate>) =
             clean.iter().partition(|c| self.queue_of_segment(c.id) == Queue::Small);
         let mut victims = Vec::new();
+        let mut copies = self.replacement.copies();
         while victims.len() < wanted {
-            // One that has nothing to give lets the other go ahead.
+            // One that has nothing to give lets the other go ahead. So does the main queue while
+            // copies for what is used of its next segment are still being saved: all of that would
+            // go, where of the small queue most is used by nobody.
+            let is_too_dear = |victim: &&Candidate| {
+                copies < self.replacement.copies_max() && self.used_blocks(victim.id) > copies
+            };
             let next = match self.replacement.policy.victim_queue(&lengths) {
-                Queue::Small => small.pop_front().or_else(|| main.pop_front()),
-                Queue::Main => main.pop_front().or_else(|| small.pop_front()),
+                Queue::Main if small.is_empty() || !main.front().is_some_and(is_too_dear) => {
+                    main.pop_front().or_else(|| small.pop_front())
+                }
+                _ => small.pop_front().or_else(|| main.pop_front()),
             };
             let Some(victim) = next else { break };
+            copies = copies.saturating_sub(self.used_blocks(victim.id));
             let length = self.length_of(&mut lengths, victim.id);
             *length = length.saturating_sub(victim.live.into());
             victims.push(victim.id);

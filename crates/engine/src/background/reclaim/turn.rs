@@ -2,10 +2,11 @@
 //!
 //! Dirty blocks always are, and pinned ones; what a smallest share counts on as well
 //! (`keep.rs`). Of other clean ones those that the policy keeps, as far as the round and
-//! the bound on copies allow. While copies are short, only what was used again and again stays in
-//! the main queue; what was used once goes, and is remembered like what goes from the small queue,
-//! so that it need not prove itself again. What came as one extent stays one while half of it is
-//! used, else every extent would end as crumbs.
+//! the bound on copies allow. While copies are short, only what was used again and again is kept,
+//! from either queue; what was used once goes, and is remembered like what goes from the small
+//! queue, so that it need not prove itself again: when it comes back it goes to the main queue
+//! without a copy. What came as one extent stays one while half of it is used, else every extent
+//! would end as crumbs.
 
 use alloc::vec::Vec;
 
@@ -81,7 +82,7 @@ impl Engine {
         if from == Queue::Small && budget > 0 && self.is_mostly_unread(piece) {
             self.value_what_was_asked_for(piece, &mut worth);
         }
-        let is_saving = from == Queue::Main && self.replacement.is_short_of_copies();
+        let is_saving = self.replacement.is_short_of_copies();
         let least = if is_saving { Worth::UsedOften } else { Worth::Used };
         let used = worth.iter().flatten().filter(|worth| **worth >= least).count();
         let is_whole = 2 * used >= clean && clean <= budget;
