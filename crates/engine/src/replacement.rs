@@ -286,12 +286,19 @@ impl Engine {
         }
     }
 
-    /// Blocks of a segment that were used, and would be copied.
+    /// Clean blocks of a segment that were used, and would be copied.
     fn used_blocks(&self, segment: u32) -> u64 {
         let blocks = self.log.segments.segment_blocks();
         let words = (0..blocks).step_by(u64::BITS as usize);
-        let positions = words.map(|block| self.log.position(segment, block));
-        positions.map(|at| u64::from(self.replacement.policy.references(at).count_ones())).sum()
+        let used_of_word = |first: u32| {
+            let word = self.replacement.policy.references(self.log.position(segment, first));
+            let is_used = |bit: &u32| {
+                let is_referenced = word >> bit & 1 == 1;
+                is_referenced && self.log.segments.is_clean(self.log.position(segment, first + bit))
+            };
+            (0..u64::BITS.min(blocks - first)).filter(is_used).count() as u64
+        };
+        words.map(used_of_word).sum()
     }
 
     /// The next segments whose turn it is, at most `wanted`. `clean` ones are those that could be

@@ -5,18 +5,22 @@
 //! signal does not end them before.
 
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::process;
 
 /// How often a child is looked at.
 const PAUSE: Duration = Duration::from_millis(5);
+
+/// How long a child may take to end in order: unmounting waits for what is to be written.
+const END_PATIENCE: Duration = Duration::from_secs(60);
 
 static FLAG: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
@@ -53,11 +57,25 @@ pub(super) fn wait_for(command: &mut Command) -> anyhow::Result<ExitStatus> {
             return Ok(status);
         }
         if let Err(interrupted) = pause() {
-            let _ = child.kill();
-            let _ = child.wait();
+            end(&mut child);
             return Err(interrupted);
         }
     }
+}
+
+/// Has a child take down what it has set up; kills it if that takes too long.
+fn end(child: &mut Child) {
+    let asked = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    let asked = asked.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
+    let since = Instant::now();
+    while asked && since.elapsed() < END_PATIENCE {
+        if !matches!(child.try_wait(), Ok(None)) {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 /// What a short `command` prints; an error with its messages if it fails.

@@ -85,9 +85,9 @@ impl<'a> Client<'a> {
         })
     }
 
-    /// How long it thinks about an answer before it asks again.
-    pub(super) fn think_ns(&self) -> u64 {
-        self.job.think_us * 1000
+    /// How long it thinks about an answer before it asks again. A flush answers nothing.
+    pub(super) fn think_ns_after(&self, wish: Wish) -> u64 {
+        if wish == Wish::Flush { 0 } else { self.job.think_us * 1000 }
     }
 
     /// A request has ended.

@@ -284,7 +284,7 @@ impl Run {
                 let client = &mut clients[ticket.client];
                 client.record(ticket.wish, self.now_ns - ticket.asked_ns);
                 meter.requests += u64::from(ticket.wish != Wish::Flush);
-                match client.think_ns() {
+                match client.think_ns_after(ticket.wish) {
                     0 => self.issue(ticket.client, client, processor),
                     think_ns => {
                         self.thinking.push(Reverse((self.now_ns + think_ns, ticket.client)));

@@ -26,7 +26,7 @@ impl Claimant {
 pub(crate) struct MemoryTurn {
     /// Each front end at most once. It is the turn of the first.
     waiting: VecDeque<Claimant>,
-    /// Somebody got memory while somebody waited.
+    /// Somebody got memory while others waited, or has gone before them.
     has_moved: bool,
 }
 
@@ -59,11 +59,14 @@ impl MemoryTurn {
     /// Forgets front ends of which nothing waits any more. Until then, one that has gone holds the
     /// others up.
     pub(super) fn forget(&mut self, waits: [bool; Claimant::COUNT]) {
+        let first = self.waiting.front().copied();
         self.waiting.retain(|claimant| waits[*claimant as usize]);
+        let next = self.waiting.front();
+        self.has_moved |= next.is_some() && next.copied() != first;
     }
 
-    /// Whether somebody got memory, so that it may be the turn of another, since this was asked
-    /// last.
+    /// Whether it may be the turn of another since this was asked last: somebody got memory, or has
+    /// gone.
     pub(super) fn take_moved(&mut self) -> bool {
         std::mem::take(&mut self.has_moved)
     }
@@ -131,7 +134,9 @@ mod tests {
         assert_eq!(turn.allocate(VhostUser, &mut pool, MIB), None);
         pool.release(all);
         assert_eq!(turn.allocate(Ublk, &mut pool, MIB), None, "it is not its turn");
+        assert!(!turn.take_moved());
         turn.forget([false, true, false]);
+        assert!(turn.take_moved(), "it is the turn of another");
         assert!(turn.allocate(Ublk, &mut pool, MIB).is_some());
         turn.forget([false; Claimant::COUNT]);
         assert!(turn.allocate(Nbd, &mut pool, MIB).is_some());

@@ -240,6 +240,8 @@ impl FrontEnd for FrontEnds {
         loop {
             context.memory_turn.forget(self.all().map(FrontEnd::waits_for_memory));
             self.all_mut().into_iter().for_each(|front| front.flush(context));
+            // Who waited may have gone meanwhile.
+            context.memory_turn.forget(self.all().map(FrontEnd::waits_for_memory));
             if !context.memory_turn.take_moved() {
                 break;
             }

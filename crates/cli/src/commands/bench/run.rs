@@ -20,7 +20,7 @@ use crate::args::{BenchReportArguments, BenchRunArguments};
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{Progress, Unit};
-use crate::signals::{self, HangUp};
+use crate::signals::{self, HangUp, Signal};
 
 /// As a shell has it after SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -178,9 +178,9 @@ impl Grounds {
         let sockets = sockets.map_err(|error| failed("cannot make a folder for sockets", error))?;
         let interrupt = Interrupt::default();
         let flag = interrupt.flag();
-        signals::watch(HangUp::Watch, move |_| {
-            // Who asks twice does not want to wait.
-            if flag.swap(true, Ordering::Relaxed) {
+        signals::watch(HangUp::Watch, move |signal| {
+            // Who asks twice does not want to wait. A terminal that goes away may say so twice.
+            if flag.swap(true, Ordering::Relaxed) && signal != Signal::HangUp {
                 std::process::exit(EXIT_INTERRUPTED);
             }
         })?;
