@@ -274,14 +274,20 @@ amount = "2M"
 
     /// Repetitions of which the phases took so long: one after the other, and the second twice.
     fn summary(repetitions: &[[f64; 2]]) -> (Summary, Plan) {
-        let place = tempfile::tempdir().expect("a folder");
-        let folder = Folder::create(place.path(), PLAN, &[], &Machine::default()).expect("new");
-        for (repetition, [first, second]) in (1..).zip(repetitions) {
-            let phases = vec![
+        summary_of(repetitions.iter().map(|[first, second]| {
+            vec![
                 phase("twice", *first, 10),
                 phase("timed", 128.0, 1024),
                 phase("twice", *second, 10),
-            ];
+            ]
+        }))
+    }
+
+    /// Of repetitions with these phases.
+    fn summary_of(repetitions: impl Iterator<Item = Vec<PhaseResult>>) -> (Summary, Plan) {
+        let place = tempfile::tempdir().expect("a folder");
+        let folder = Folder::create(place.path(), PLAN, &[], &Machine::default()).expect("new");
+        for (repetition, phases) in (1..).zip(repetitions) {
             let (target, clock) = ("ssd".to_owned(), Clock::Virtual);
             let version = VERSION;
             let result = TargetResult { version, target, repetition, clock, wall_s: 0.1, phases };
@@ -321,20 +327,9 @@ amount = "2M"
 
     #[test]
     fn what_a_request_moves_is_of_its_own_repetition() {
-        // As many requests in half the time are no fewer bytes each.
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut results = Vec::new();
-        for (repetition, requests) in [(1, 1024), (2, 2048)] {
-            let version = VERSION;
-            let phases = vec![phase("timed", 128.0, requests)];
-            let (target, clock) = ("ssd".to_owned(), Clock::Virtual);
-            results.push(TargetResult { version, target, repetition, clock, wall_s: 0.1, phases });
-        }
-        let plan = Plan::parse(PLAN).expect("a plan");
-        let kept = Folder::create(folder.path(), PLAN, &[], &Machine::default()).expect("new");
-        results.iter().for_each(|result| kept.save(result).expect("kept"));
-        let plan = Plan { repetitions: 2, ..plan };
-        let summary = Summary::of(&kept, &plan).expect("a summary");
+        // The bytes are the same, the requests twice as many.
+        let phases = [1024, 2048].map(|requests| vec![phase("timed", 128.0, requests)]);
+        let (summary, _) = summary_of(phases.into_iter());
         let origin = summary.targets[0].phases[0].origin_bytes_a_request;
         assert_eq!(origin, Some(spread(1536.0, 1536.0, 3072.0)));
     }

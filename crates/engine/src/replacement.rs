@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use crate::background::reclaim::Candidate;
 use crate::engine::Engine;
-use crate::format::checkpoint::{SegmentLine, SegmentUse};
+use crate::format::checkpoint::{SegmentLine, SegmentUse, bit};
 use crate::index::{Piece, Place};
 use crate::log::append::NewEntry;
 use crate::log::segments::{SegmentState, Stretch};
@@ -243,7 +243,7 @@ impl Engine {
         }
     }
 
-    /// Which blocks of a segment were used, for the last checkpoint of a clean stop.
+    /// Which blocks of a segment were used: bits of all its blocks, as checkpoints have them.
     pub(crate) fn references_of(&self, segment: u32) -> Vec<u64> {
         let blocks = self.log.segments.segment_blocks();
         let words = (0..blocks).step_by(u64::BITS as usize);
@@ -288,17 +288,12 @@ impl Engine {
 
     /// Clean blocks of a segment that were used, and would be copied.
     fn used_blocks(&self, segment: u32) -> u64 {
-        let blocks = self.log.segments.segment_blocks();
-        let words = (0..blocks).step_by(u64::BITS as usize);
-        let used_of_word = |first: u32| {
-            let word = self.replacement.policy.references(self.log.position(segment, first));
-            let is_used = |bit: &u32| {
-                let is_referenced = word >> bit & 1 == 1;
-                is_referenced && self.log.segments.is_clean(self.log.position(segment, first + bit))
-            };
-            (0..u64::BITS.min(blocks - first)).filter(is_used).count() as u64
+        let referenced = self.references_of(segment);
+        let is_used = |block: &u32| {
+            let position = self.log.position(segment, *block);
+            bit(&referenced, *block) && self.log.segments.is_clean(position)
         };
-        words.map(used_of_word).sum()
+        (0..self.log.segments.segment_blocks()).filter(is_used).count() as u64
     }
 
     /// The next segments whose turn it is, at most `wanted`. `clean` ones are those that could be

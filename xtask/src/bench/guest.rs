@@ -121,14 +121,19 @@ impl Phase {
     /// The same, but no less than what client and server have of it: the whole is sampled, and
     /// misses short spells.
     fn cpu_us_at_least(&self) -> f64 {
-        self.each_us(self.all_ms.max(self.all_ms - self.kernel_ms()))
+        self.each_us(self.all_ms.max(self.processes_ms()))
+    }
+
+    /// Client and server.
+    fn processes_ms(&self) -> f64 {
+        let Phase { client_user_ms, client_system_ms, .. } = self;
+        let Phase { server_user_ms, server_system_ms, .. } = self;
+        client_user_ms + client_system_ms + server_user_ms + server_system_ms
     }
 
     /// Threads of the kernel, and interrupts.
     fn kernel_ms(&self) -> f64 {
-        let Phase { client_user_ms, client_system_ms, .. } = self;
-        let Phase { server_user_ms, server_system_ms, .. } = self;
-        self.all_ms - client_user_ms - client_system_ms - server_user_ms - server_system_ms
+        self.all_ms - self.processes_ms()
     }
 }
 

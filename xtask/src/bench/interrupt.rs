@@ -57,25 +57,29 @@ pub(super) fn wait_for(command: &mut Command) -> anyhow::Result<ExitStatus> {
             return Ok(status);
         }
         if let Err(interrupted) = pause() {
-            end(&mut child);
+            end(&mut child, Signal::TERM, END_PATIENCE);
             return Err(interrupted);
         }
     }
 }
 
-/// Has a child take down what it has set up; kills it if that takes too long.
-fn end(child: &mut Child) {
-    let asked = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    let asked = asked.is_some_and(|pid| kill_process(pid, Signal::TERM).is_ok());
-    let since = Instant::now();
-    while asked && since.elapsed() < END_PATIENCE {
-        if !matches!(child.try_wait(), Ok(None)) {
-            return;
-        }
+/// Has a child end by a signal, also after an interruption; kills it if it does not heed that.
+pub(super) fn end(child: &mut Child, by: Signal, patience: Duration) {
+    let deadline = Instant::now() + patience;
+    let is_told = signal(child, by).is_ok();
+    while is_told && matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
         std::thread::sleep(PAUSE);
     }
+    // Does nothing to a child that was waited for.
     let _ = child.kill();
     let _ = child.wait();
+}
+
+/// Sends a signal to a child that was not waited for, so that its number is still its own.
+pub(super) fn signal(child: &Child, signal: Signal) -> anyhow::Result<()> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.context("a process id is a positive number")?, signal)
+        .context("cannot send a signal to a child")
 }
 
 /// What a short `command` prints; an error with its messages if it fails.

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::interrupt;
 use crate::process;
@@ -157,7 +157,7 @@ impl Server {
 
     /// Ends it in order.
     pub(super) fn stop(mut self) -> anyhow::Result<()> {
-        self.signal(Signal::TERM)?;
+        interrupt::signal(&self.child, Signal::TERM)?;
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().context("cannot wait for a server")?.is_none() {
             if Instant::now() > deadline {
@@ -171,18 +171,7 @@ impl Server {
     /// Ends it and its children with SIGQUIT, also after an interruption; kills it if it does not
     /// heed that.
     pub(super) fn quit(mut self) {
-        let deadline = Instant::now() + PATIENCE_TO_QUIT;
-        let is_told = self.signal(Signal::QUIT).is_ok();
-        while is_told && matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            std::thread::sleep(PAUSE);
-        }
-    }
-
-    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        // It was not waited for, so the number is still its own.
-        kill_process(pid.context("a process id is a positive number")?, signal)
-            .context("cannot tell a server to stop")
+        interrupt::end(&mut self.child, Signal::QUIT, PATIENCE_TO_QUIT);
     }
 }
 

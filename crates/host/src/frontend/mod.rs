@@ -238,9 +238,8 @@ impl FrontEnd for FrontEnds {
 
     fn flush(&mut self, context: &mut FrontContext<'_>) {
         loop {
-            context.memory_turn.forget(self.all().map(FrontEnd::waits_for_memory));
             self.all_mut().into_iter().for_each(|front| front.flush(context));
-            // Who waited may have gone meanwhile.
+            // Who waited may have got all, or have gone, here or before.
             context.memory_turn.forget(self.all().map(FrontEnd::waits_for_memory));
             if !context.memory_turn.take_moved() {
                 break;

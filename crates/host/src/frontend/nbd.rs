@@ -595,14 +595,14 @@ impl FrontEnd for NbdFrontEnd {
                 continue;
             }
             // The others stay behind it.
-            let behind = std::mem::take(&mut self.memory_waiters);
+            let mut behind = std::mem::take(&mut self.memory_waiters);
             let has_begun = self.resume(context, index);
-            let added = std::mem::replace(&mut self.memory_waiters, behind);
             if !has_begun && self.connections[index].stall == Stall::Memory {
-                added.into_iter().rev().for_each(|index| self.memory_waiters.push_front(index));
+                self.memory_waiters.append(&mut behind);
                 return;
             }
-            self.memory_waiters.extend(added);
+            behind.append(&mut self.memory_waiters);
+            self.memory_waiters = behind;
             self.touch(index);
         }
     }

@@ -105,18 +105,16 @@ fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
 
 /// The clock of both; figures of models and of machines have nothing to say of each other.
 fn one_clock(before: &Summary, after: &Summary) -> Result<Clock, Failure> {
-    let clocks = |summary: &Summary| -> Vec<Clock> {
-        summary.targets.iter().filter_map(|target| target.clock).collect()
-    };
-    let (before, after) = (clocks(before), clocks(after));
-    let (Some(old), Some(new)) = (before.first(), after.first()) else {
+    // All results of a folder have one.
+    let clock = |summary: &Summary| summary.targets.iter().find_map(|target| target.clock);
+    let (Some(old), Some(new)) = (clock(before), clock(after)) else {
         return Err(Failure::failed("nothing was measured in one of the folders"));
     };
     if old != new {
         let text = format!("one is in {} time, the other in {} time", old.name(), new.name());
         return Err(Failure::refused(text).or("compare folders of one clock"));
     }
-    Ok(*new)
+    Ok(new)
 }
 
 impl From<PlanError> for Failure {

@@ -146,7 +146,8 @@ pub(super) fn plan(control: &mut Control, wanted: &Wanted) -> Result<Plan, UblkE
         let name = wanted.name.clone();
         move |source| UblkError::Command { command: command.name(), name, source }
     };
-    let left = left_by_predecessors(control, wanted.identity);
+    let mut left = devices(control);
+    left.retain(|info| info.identity == wanted.identity);
     let chosen = choose(&left, wanted.number);
     let number = chosen.map_err(|number| UblkError::Left { number, name: wanted.name.clone() })?;
     let Some(number) = number else { return Ok(Plan::Make(None)) };
@@ -160,11 +161,10 @@ pub(super) fn plan(control: &mut Control, wanted: &Wanted) -> Result<Plan, UblkE
     judge(wanted, &info, &parameters, living_process(info.process))
 }
 
-/// Devices that predecessors made of what has this identity, in the order of their numbers.
-fn left_by_predecessors(control: &mut Control, identity: u64) -> Vec<DeviceInfo> {
-    // One that cannot be asked is not ours.
-    let infos = numbers().into_iter().filter_map(|number| control.info(number).ok().flatten());
-    infos.filter(|info| info.identity == identity).collect()
+/// What is known of all devices, in the order of their numbers. One that cannot be asked is not
+/// ours.
+fn devices(control: &mut Control) -> Vec<DeviceInfo> {
+    numbers().into_iter().filter_map(|number| control.info(number).ok().flatten()).collect()
 }
 
 /// Numbers of all devices that the driver has.
@@ -178,7 +178,7 @@ fn numbers() -> Vec<u32> {
     numbers
 }
 
-/// The number that a device is to have.
+/// The number that a device is to have, beside those that predecessors left of the same.
 ///
 /// # Errors
 /// That of another one that was at work: its users wait, and what they have not written yet would
@@ -202,10 +202,9 @@ pub(super) fn find_left(identities: &[u64]) -> Option<(u32, usize)> {
     }
     // Where this process may not ask the driver, nothing can be known.
     let mut control = Control::open().ok()?;
-    identities.iter().enumerate().find_map(|(index, identity)| {
-        let left = left_by_predecessors(&mut control, *identity);
-        let at_work = left.iter().find(|info| info.state != state::DEAD)?;
-        Some((at_work.device, index))
+    devices(&mut control).iter().filter(|info| info.state != state::DEAD).find_map(|info| {
+        let place = identities.iter().position(|identity| *identity == info.identity)?;
+        Some((info.device, place))
     })
 }
 

@@ -381,17 +381,14 @@ impl VhostUserFrontEnd {
             let queue = session.and_then(|s| s.queues.get_mut(usize::from(place.queue)));
             queue.expect("who waits has a queue").is_stalled = false;
             // The others stay behind it.
-            let behind = std::mem::take(&mut self.memory_waiters);
-            let has_begun = self.start(context, place);
-            if has_begun {
-                self.drain(context, place.device, place.queue);
-            }
-            let added = std::mem::replace(&mut self.memory_waiters, behind);
-            if !has_begun {
-                added.into_iter().rev().for_each(|place| self.memory_waiters.push_front(place));
+            let mut behind = std::mem::take(&mut self.memory_waiters);
+            if !self.start(context, place) {
+                self.memory_waiters.append(&mut behind);
                 return;
             }
-            self.memory_waiters.extend(added);
+            self.drain(context, place.device, place.queue);
+            behind.append(&mut self.memory_waiters);
+            self.memory_waiters = behind;
         }
     }
 
