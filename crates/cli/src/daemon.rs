@@ -108,8 +108,9 @@ fn prepare(
     let bind = || admin.map(socket::bind).transpose();
     let Some(Predecessor { succession, listeners, admin: handed, memory, began }) = predecessor
     else {
-        let shard = Shard::new(options, set, bare)?;
+        // First of all sockets: whoever finds a volume served can ask its daemon at once.
         let sockets = AdminSockets { own: bind()?, unclaimed: None };
+        let shard = Shard::new(options, set, bare)?;
         return Ok(Prepared { shard, sockets, succession: None });
     };
     let set = set.expect("only cache sets are taken over");
