@@ -145,7 +145,10 @@ impl Probe {
         match self {
             Probe::Program(name) => has_program(name),
             Probe::PythonModule(name) => {
-                is_success(Command::new("python3").args(["-c", &format!("import {name}")]))
+                // Modules of packages are for the second, which others in the search path may hide.
+                ["python3", "/usr/bin/python3"].into_iter().any(|python| {
+                    is_success(Command::new(python).args(["-c", &format!("import {name}")]))
+                })
             }
             Probe::KernelSource => has_kernel_source(Path::new("/usr/src")),
         }

@@ -35,8 +35,8 @@ sees the kick takes requests from the ring, runs the engine, and puts answers in
 depth 1 both ways pay for two sleeps and two wake-ups, and at larger depths vhost-user pays for
 neither as long as both sides are busy. An answer that the client sleeps for costs the daemon two
 calls of the kernel of its own, which ask whether the counter has room and write to it; over NBD it
-goes with the ring. At depth 1 every answer is such a one, and vhost-user may be the slower way there.
-In a real guest, a kick and an interrupt may cost exits of the virtual machine besides, which are no
+goes with the ring. At depth 1 every answer is such a one, and vhost-user may be the slower way. In
+a real guest, a kick and an interrupt may cost exits of the virtual machine besides, which are no
 part of this.
 
 What such a hop would cost, measured alone: requests go to another thread of the client and back,
