@@ -50,26 +50,15 @@ impl FuseFile {
     /// Answers nothing from now on, also not what the kernel knows of the file by itself for a
     /// while.
     pub(crate) fn hold(&self) {
-        self.signal(Signal::STOP);
-        await_that("all its threads have stopped", || {
-            let threads = fs::read_dir(format!("/proc/{}/task", self.child.id()));
-            threads.expect("it is there").all(|thread| {
-                // pid (name) state ...; gone if the thread has ended since it was listed.
-                let stat = thread.and_then(|thread| fs::read_to_string(thread.path().join("stat")));
-                stat.is_ok_and(|stat| stat.rsplit(") ").next().expect("one").starts_with('T'))
-            })
-        });
+        stop_all_threads(self.child.id());
         thread::sleep(ATTRIBUTES_KNOWN);
     }
 
     /// Goes on after [`FuseFile::hold`].
     pub(crate) fn let_go(&self) {
-        self.signal(Signal::CONT);
-    }
-
-    fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        kill_process(pid.expect("a process id is positive"), signal).expect("it is our child");
+        kill_process(pid.expect("a process id is positive"), Signal::CONT)
+            .expect("it is our child");
     }
 }
 
@@ -79,6 +68,21 @@ impl Drop for FuseFile {
         let _ = self.child.wait();
         let _ = Command::new("fusermount3").args(["-u", "-z"]).arg(&self.path).output();
     }
+}
+
+/// Sends SIGSTOP, and waits until it is obeyed: a thread in the middle of I/O goes on for a while,
+/// and so do the others until it is there.
+pub(crate) fn stop_all_threads(pid: u32) {
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(process, Signal::STOP).expect("it runs");
+    await_that("all its threads have stopped", || {
+        let threads = fs::read_dir(format!("/proc/{pid}/task"));
+        threads.expect("it is there").all(|thread| {
+            // pid (name) state ...; gone if the thread has ended since it was listed.
+            let stat = thread.and_then(|thread| fs::read_to_string(thread.path().join("stat")));
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().expect("one").starts_with('T'))
+        })
+    });
 }
 
 #[track_caller]

@@ -2,6 +2,7 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::fuse::stop_all_threads;
 use crate::support::Scratch;
 
 #[test]
@@ -29,7 +30,7 @@ fn a_daemon_that_answers_nothing_is_given_up() {
     scratch.cache_with_volume("writeback");
     let server = scratch.serve();
     let pid = Pid::from_raw(server.pid().try_into().expect("a pid"));
-    kill_process(pid.expect("not 0"), Signal::STOP).expect("it is our child");
+    stop_all_threads(server.pid());
     let extra = scratch.file("extra.img", 64 << 20).display().to_string();
     // What it serves it does not say, but the lock tells that somebody has the device.
     let attach = ["attach", "cache.img", &extra, "--name", "extra"];

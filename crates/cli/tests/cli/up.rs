@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::client::NbdClient;
-use crate::fuse::await_that;
+use crate::fuse::{await_that, stop_all_threads};
 use crate::support::{Ended, Scratch, foreign, has_block_devices, has_tool};
 
 const UP: [&str; 6] = ["up", "cache.img", "--state-dir", "state", "--front-end", "fuse"];
@@ -239,7 +239,7 @@ fn a_daemon_that_does_not_answer_is_not_taken_for_dead() {
     let pid = site.report()["daemon_pid"].as_u64().expect("a number");
     let record = || fs::read_to_string(site.scratch.run_file("up")).expect("text");
     let before = record();
-    kill(pid, Signal::STOP);
+    stop_all_threads(u32::try_from(pid).expect("a process id"));
     let takeover = ["serve", "cache.img", "--takeover"];
     std::thread::scope(|scope| {
         let takeover = scope.spawn(|| site.scratch.run(&takeover));
