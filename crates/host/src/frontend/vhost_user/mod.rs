@@ -13,8 +13,9 @@
 //! under way; requests taken from a ring in one go. Requests for whose payload there is no memory
 //! hold up their ring, in turn.
 //!
-//! Invariants: a request that was taken is given back once, or its front end is gone. A new front
-//! end is served when the last request of its predecessor has ended: what that wrote cannot come
+//! Invariants: a request that was taken is given back once, or its front end is gone. At a stop the
+//! engine may end without having done it: then it is left to the next server, which its front end
+//! tells of it, and an error only where the front end remembers nothing. A new front end is served when the last request of its predecessor has ended: what that wrote cannot come
 //! after what this one writes. Bytes of front end or guest never cause a panic: the connection
 //! ends, or the ring rests.
 //!
@@ -39,6 +40,7 @@ use std::collections::VecDeque;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 
+use forebay_engine::request::RequestError;
 use forebay_engine::units::Time;
 
 use self::device::{DEVICE_COUNT_MAX, Device, Place, RequestPlace};
@@ -478,8 +480,15 @@ impl FrontEnd for VhostUserFrontEnd {
         let SlotState::UnderWay(active) = std::mem::take(&mut slot.state) else {
             panic!("a reply to no request");
         };
+        // The engine ends without having done it. An error would be the guest's file system's.
+        let is_refused = self.is_stopping && reply.result == Err(RequestError::Shutdown);
+        let is_left = is_refused && session.remembers_requests();
         let status = reply.result.map_or_else(status_of, |()| abi::status::OK);
         let ended = match session.queue(queue) {
+            Some((own, _)) if is_left => {
+                own.leave(head);
+                Ok(())
+            }
             Some((own, mut shared)) => own.end(&mut shared, head, &active, status, context.pool),
             None => {
                 session.queues[usize::from(queue)].in_flight -= 1;
@@ -521,10 +530,21 @@ impl FrontEnd for VhostUserFrontEnd {
         !self.demands.is_empty() || !self.touched.is_empty() || !self.due.is_empty()
     }
 
-    /// What is in the rings stays there: the next server takes it.
+    /// What is in the rings stays there, and what was taken from them and waits for memory is as if
+    /// it were there: the next server takes it.
     fn begin_shutdown(&mut self) {
         self.is_stopping = true;
         self.due.clear();
+        let devices = &mut self.devices;
+        self.memory_waiters.retain(|place| {
+            let session = devices[place.device].session.as_mut();
+            let session = session.expect("who waits has a front end");
+            let is_left = session.remembers_requests();
+            if is_left {
+                session.queues[usize::from(place.queue)].leave(place.head);
+            }
+            !is_left
+        });
         self.devices.iter_mut().for_each(Device::stop_listening);
     }
 

@@ -4,7 +4,8 @@
 //! of segments in them keep their memory, for [`DATA_SEGMENTS_MAX`] each at most: a request
 //! allocates nothing but its payload.
 //!
-//! Invariants: a request that was taken is given back once, or its front end is gone. Nothing is
+//! Invariants: a request that was taken is given back once or left to the next server, or its front
+//! end is gone. Nothing is
 //! written to a ring that was stopped, since its memory may be used for something else. Of all that
 //! stands in the used ring the driver was told, whoever wrote it there: a call too many is
 //! harmless, one too few is a disk that hangs.
@@ -85,6 +86,8 @@ pub(super) struct Queue {
     again: VecDeque<u16>,
     /// Requests that were taken and not given back.
     pub(super) in_flight: u32,
+    /// A request that was taken is left to the next server.
+    has_left: bool,
     /// A request waits for memory; no others are taken meanwhile.
     pub(super) is_stalled: bool,
     /// Something was given back since the driver was told.
@@ -179,9 +182,19 @@ impl Queue {
         self.kick = None;
     }
 
-    /// Whether nothing is under way, or ever will be.
+    /// Whether nothing is under way, or ever will be. A ring with a request that is left never is:
+    /// whoever was told that it has stopped would take the request for done.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.in_flight == 0 && (self.again.is_empty() || self.fault.is_some())
+        let is_over = self.again.is_empty() || self.fault.is_some();
+        self.in_flight == 0 && !self.has_left && is_over
+    }
+
+    /// Leaves a request that was taken, and is not at the engine any more, to the next server: the
+    /// memory of the front end still says that it is under way.
+    pub(super) fn leave(&mut self, head: u16) {
+        self.slots[usize::from(head)].state = SlotState::Idle;
+        self.in_flight -= 1;
+        self.has_left = true;
     }
 
     /// Ends the work on the ring. Returns where the next one begins.

@@ -86,6 +86,11 @@ impl Session {
         self.queues.iter().map(|queue| queue.in_flight).sum()
     }
 
+    /// Whether a request that is not given back is done again by the next server.
+    pub(super) fn remembers_requests(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// A queue, and what it shares with the others. `None` without guest memory.
     pub(super) fn queue(&mut self, index: u16) -> Option<(&mut Queue, Shared<'_>)> {
         let memory = self.memory.as_ref()?;

@@ -11,6 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use forebay_engine::payload::{BufferId, Payload};
 use forebay_engine::request::RequestError;
 use forebay_engine::units::{Time, VolumeSlot};
 use rustix::event::{EventfdFlags, eventfd};
@@ -24,7 +25,7 @@ use super::device::Device;
 use super::memory::Memory;
 use super::request::Geometry;
 use super::{TAKEN, VhostUserFrontEnd, wire};
-use crate::buffer_pool::BufferPool;
+use crate::buffer_pool::{BufferPool, Owner};
 use crate::frontend::memory_turn::MemoryTurn;
 use crate::frontend::{ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, Served};
 use crate::ring::{Ring, Token};
@@ -289,6 +290,20 @@ impl World {
         }
     }
 
+    /// All the memory that clients may have.
+    fn take_memory(&mut self) -> Vec<BufferId> {
+        let mut taken = Vec::new();
+        for bytes in [32 << 20, 4096] {
+            let next = || self.pool.allocate_for(Owner::Clients, bytes);
+            taken.extend(std::iter::from_fn(next));
+        }
+        taken
+    }
+
+    fn give_memory(&mut self, taken: Vec<BufferId>) {
+        taken.into_iter().for_each(|buffer| self.pool.release(buffer));
+    }
+
     /// Makes a chain available that begins at a descriptor.
     fn make_available(&self, index: u16, head: u16) {
         let ring = self.at(AVAILABLE);
@@ -362,20 +377,15 @@ fn a_kick_comes_through_the_ring_and_one_call_tells_of_all() {
 
 #[test]
 fn a_request_without_memory_waits_and_the_ring_with_it() {
-    use crate::buffer_pool::Owner;
-    use forebay_engine::payload::Payload;
     let mut world = World::running(0);
-    let mut held = Vec::new();
-    for bytes in [32 << 20, 4096] {
-        held.extend(std::iter::from_fn(|| world.pool.allocate_for(Owner::Clients, bytes)));
-    }
+    let held = world.take_memory();
     for (index, head) in [0, 3].into_iter().enumerate() {
         world.request(head, 1, 0, 512, 0);
         world.make_available(index as u16, head);
     }
     world.kick();
     assert!(world.demand().is_none() && world.front.waits_for_memory());
-    held.into_iter().for_each(|buffer| world.pool.release(buffer));
+    world.give_memory(held);
     world.kick();
     assert!(!world.front.waits_for_memory());
     assert!(world.demand().is_some() && world.demand().is_some());

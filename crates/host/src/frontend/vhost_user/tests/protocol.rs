@@ -238,21 +238,89 @@ fn a_new_size_is_told() {
     assert_eq!(world.hear().1[12..], (32u64 << 20 >> 9).to_le_bytes());
 }
 
+const FEATURES: u64 = feature::PROTOCOL | feature::VERSION_1;
+
+/// Memory for the requests of one queue, as a front end keeps it.
+struct Remembered(OwnedFd, InFlightArea);
+
+impl Remembered {
+    fn new() -> Remembered {
+        let (file, area) = super::super::in_flight::create(1, SIZE).unwrap();
+        Remembered(file.into(), area)
+    }
+
+    /// A world with one queue, whose front end has this memory.
+    fn begin(&self, mut world: World) -> World {
+        world.set_up(FEATURES);
+        let file = self.0.try_clone().unwrap();
+        world.say(request::SET_INFLIGHT_FD, self.1.as_bytes(), Some(&file));
+        world.start();
+        world
+    }
+
+    /// The next server of the same guest.
+    fn after(&self, world: &World) -> World {
+        let mut next = World::new();
+        next.file = world.file.try_clone().unwrap();
+        next.memory = map(&next.file);
+        self.begin(next)
+    }
+}
+
+fn sectors(requests: &[ClientRequest]) -> Vec<u64> {
+    requests.iter().map(|request| request.offset_bytes / 512).collect()
+}
+
+#[test]
+fn what_a_stop_does_not_do_is_left_to_the_next_server() {
+    let remembered = Remembered::new();
+    let mut world = remembered.begin(World::new());
+    for (index, head) in [6, 0, 3].into_iter().enumerate() {
+        world.request(head, 1, u64::from(head), 512, 0);
+        world.make_available(index as u16, head);
+    }
+    world.kick();
+    let taken: Vec<_> = std::iter::from_fn(|| world.demand()).collect();
+    // A fourth one gets no memory.
+    let held = world.take_memory();
+    world.request(9, 1, 9, 512, 0);
+    world.make_available(3, 9);
+    world.kick();
+    assert!(world.front.waits_for_memory());
+
+    world.front.begin_shutdown();
+    world.give_memory(held);
+    world.reply(taken[0].number, Ok(()));
+    world.reply(taken[1].number, Err(RequestError::Shutdown));
+    world.reply(taken[2].number, Err(RequestError::Io));
+    assert!(world.demand().is_none() && !world.front.has_requests());
+    assert_eq!((world.used(), world.status(6), world.status(3)), (2, 0, 1));
+    // That the ring has stopped is not said.
+    world.say(request::GET_VRING_BASE, RingState { index: 0, value: 0 }.as_bytes(), None);
+    world.with(|front, context| front.close_all(context));
+    assert_eq!(world.peer.read(&mut [0; 1]).unwrap(), 0);
+
+    let mut next = remembered.after(&world);
+    let again: Vec<_> = std::iter::from_fn(|| next.demand()).collect();
+    assert_eq!(sectors(&again), [0, 9]);
+}
+
+#[test]
+fn what_a_stop_does_not_do_fails_where_nobody_remembers_it() {
+    let mut world = World::running(0);
+    world.request(0, 1, 0, 512, 0);
+    world.make_available(0, 0);
+    world.kick();
+    let taken = world.demand().unwrap();
+    world.front.begin_shutdown();
+    world.reply(taken.number, Err(RequestError::Shutdown));
+    assert_eq!((world.used(), world.status(0)), (1, 1));
+}
+
 #[test]
 fn requests_in_flight_are_done_again_in_their_order() {
-    let mut world = World::new();
-    let area =
-        InFlightArea { bytes: 0, file_offset: 0, queue_count: 1, queue_size: SIZE, padding: 0 };
-    let (file, area) = super::super::in_flight::create(area.queue_count, area.queue_size).unwrap();
-    let file = OwnedFd::from(file);
-    let set_in_flight = |world: &mut World| {
-        let file = file.try_clone().unwrap();
-        world.say(request::SET_INFLIGHT_FD, area.as_bytes(), Some(&file));
-    };
-    let features = feature::PROTOCOL | feature::VERSION_1;
-    world.set_up(features);
-    set_in_flight(&mut world);
-    world.start();
+    let remembered = Remembered::new();
+    let mut world = remembered.begin(World::new());
     for (index, head) in [6, 0, 3, 9].into_iter().enumerate() {
         world.request(head, 1, u64::from(head), 512, 0);
         world.make_available(index as u16, head);
@@ -261,16 +329,10 @@ fn requests_in_flight_are_done_again_in_their_order() {
     let first: Vec<_> = std::iter::from_fn(|| world.demand()).collect();
     world.reply(first[1].number, Ok(()));
     // The server dies; another one gets the same memory.
-    let mut next = World::new();
-    next.file = world.file.try_clone().unwrap();
-    next.memory = map(&next.file);
-    next.set_up(features);
-    set_in_flight(&mut next);
-    next.start();
+    let mut next = remembered.after(&world);
     next.say(request::GET_VRING_BASE, RingState { index: 0, value: 0 }.as_bytes(), None);
     let again: Vec<_> = std::iter::from_fn(|| next.demand()).collect();
-    let sectors: Vec<_> = again.iter().map(|request| request.offset_bytes / 512).collect();
-    assert_eq!(sectors, [6, 3, 9]);
+    assert_eq!(sectors(&again), [6, 3, 9]);
     for request in again {
         next.reply(request.number, Ok(()));
     }
@@ -278,11 +340,6 @@ fn requests_in_flight_are_done_again_in_their_order() {
     let base = RingState::read_from_bytes(&next.hear().1).unwrap();
     assert_eq!(base.value, 4, "the stop has waited for them");
     // And a third one finds nothing to do.
-    let mut last = World::new();
-    last.file = next.file.try_clone().unwrap();
-    last.memory = map(&last.file);
-    last.set_up(features);
-    set_in_flight(&mut last);
-    last.start();
+    let mut last = remembered.after(&next);
     assert!(last.demand().is_none());
 }
