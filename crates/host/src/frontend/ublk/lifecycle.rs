@@ -431,7 +431,11 @@ fn hold(path: &Path) -> Result<File, String> {
         _ if is_busy(&error) => "somebody".to_owned(),
         _ => error.to_string(),
     })?;
-    // Those who opened it without asking for it alone: virtual machines, or a copy under way.
+    // A loop device, or another one on top of it, need not have asked for it alone.
+    if let Err(OpenError::InUse { user, .. }) = check_unused(path) {
+        return Err(user.to_string());
+    }
+    // Nor others who have opened it: virtual machines, or a copy under way.
     if let Some(user) = opener(&disk) {
         return Err(user);
     }

@@ -10,10 +10,11 @@
 //! and a request allocates nothing but its payload. Requests for whose payload there is no memory
 //! wait in turn.
 //!
-//! Invariants: a request that was taken gets one commit. The character device is closed only when
-//! its last command has come back. An export that has a device is offered by no other front end,
-//! nor is one whose device waits for its server: by another way in, or as another device, it could
-//! be written by two who do not know of each other.
+//! Invariants: a request that was taken gets one commit, unless it is left with its device to the
+//! next server. The character device is closed only when its last command has come back. An export
+//! that has a device is offered by no other front end, nor is one whose device waits for its
+//! server: by another way in, or as another device, it could be written by two who do not know of
+//! each other.
 
 mod abi;
 mod channel;
@@ -29,6 +30,7 @@ mod tests;
 use std::collections::VecDeque;
 use std::thread;
 
+use forebay_engine::request::RequestError;
 use forebay_engine::units::Time;
 
 use self::control::Control;
@@ -199,11 +201,10 @@ impl UblkFrontEnd {
         self.devices.iter().all(|device| !matches!(device.phase, Phase::Waiting | Phase::Starting))
     }
 
-    /// Whether the engine may stop: no device can bring a request any more, and all that came are
-    /// answered.
+    /// Whether the engine may stop: no device can bring a request any more. Those that came from a
+    /// device that is kept need no answer.
     pub(crate) fn may_stop(&self) -> bool {
-        let is_over = |device: &Device| matches!(device.phase, Phase::Kept | Phase::Gone);
-        self.devices.iter().all(is_over) && !self.has_requests()
+        self.devices.iter().all(|device| matches!(device.phase, Phase::Kept | Phase::Gone))
     }
 
     /// The device of an export, if it can be used.
@@ -435,6 +436,10 @@ impl FrontEnd for UblkFrontEnd {
         };
         device.in_flight -= 1;
         device.buffer_bytes -= active.buffer_bytes(context.pool);
+        if device.phase == Phase::Kept && reply.result == Err(RequestError::Shutdown) {
+            // The engine ends without having done it. The driver gives it to the next server.
+            return active.release(context.pool);
+        }
         let nanoseconds = context.now.nanoseconds_since(active.arrived);
         let class = active.request.latency_class(reply.served);
         context.exports[device.export].latencies.record(class, nanoseconds);
@@ -487,7 +492,7 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn is_empty(&self) -> bool {
-        self.may_stop()
+        self.may_stop() && !self.has_requests()
     }
 
     fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {

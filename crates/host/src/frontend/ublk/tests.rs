@@ -316,14 +316,19 @@ fn a_device_that_stays_in_use_is_left_to_the_next_server() {
     world.arrive(1, op::FLUSH.into(), 0, 0);
     assert_eq!(world.demand().unwrap().number, 1);
     world.reply(1, Ok(()));
+    world.arrive(5, op::FLUSH.into(), 0, 0);
+    assert_eq!(world.demand().unwrap().number, 5);
+    assert!(!world.front.may_stop());
     world.tell(Progress::InUse("mounted at /mnt".into()));
-    assert!(!world.front.may_stop(), "a request is under way");
+    assert!(world.front.may_stop() && !world.front.is_empty(), "requests are under way");
+    // The engine ends without having done it: no answer, which would be an error of the disk.
+    world.reply(5, Err(RequestError::Shutdown));
     world.arrive(2, op::WRITE.into(), 0, 8);
     assert!(world.demand().is_none(), "it waits at the driver");
     assert_eq!(world.committed(), [(1, 0)]);
     world.reply(0, Ok(()));
     assert_eq!(world.committed(), [(0, 4096)]);
-    assert!(world.front.may_stop());
+    assert!(world.front.is_empty());
     // What waited for memory waits at the driver, too.
     held.into_iter().for_each(|buffer| world.pool.release(buffer));
     world.with(|front, context| front.flush(context));
