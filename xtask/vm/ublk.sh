@@ -180,6 +180,14 @@ stop
 [ -b $DEVICE ] || failed "open" "a device that is open was removed"
 kill $OPENER
 ok "a stop while open keeps the device"
+# And one that is under another device, which need not have it open either.
+serve_ublk --ublk home=0
+must "loop" modprobe loop
+must "loop" losetup /dev/loop0 $DEVICE
+stop
+[ -b $DEVICE ] || failed "loop" "a device under a loop device was removed"
+must "loop" losetup -d /dev/loop0
+ok "a stop under a loop device keeps the device"
 serve_ublk --ublk home=0
 stop
 [ ! -e $DEVICE ] || failed "stop again" "the device is still there"
@@ -229,6 +237,23 @@ must "fsck" e2fsck -f -n $DEVICE
 stop
 [ ! -e $DEVICE ] || failed "kills while starting" "the device is still there"
 ok "kills while starting"
+
+# And around the one in which it is flushed, before a stop removes it: nothing stays that could hold
+# up the next server.
+round=1
+while [ $round -le $((rounds * 3)) ]; do
+    serve_ublk --ublk home=0
+    kill -TERM $DAEMON
+    usleep $((round * 7919 % 60 * 500))
+    kill -9 $DAEMON
+    wait $DAEMON
+    round=$((round + 1))
+done 2>/run/killed
+serve_ublk --ublk home=0
+must "fsck" e2fsck -f -n $DEVICE
+stop
+[ ! -e $DEVICE ] || failed "kills while stopping" "the device is still there"
+ok "kills while stopping"
 
 # A second volume with blocks of 4096, several queues; both are under load when the server dies.
 truncate -s 96M /run/fine

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use forebay_engine::options::{CacheMode, WritebackOrder};
-use forebay_host::DeviceSpec;
+use forebay_host::{DeviceSpec, WRITE_OUT};
 
 use crate::exit::EXIT_CODES_HELP;
 use crate::{names, size};
@@ -87,6 +87,15 @@ pub(crate) enum Command {
     Advise(AdviseArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
+    #[command(name = WRITE_OUT, hide = true)]
+    WriteOut(WriteOutArguments),
+}
+
+/// Write out what the kernel has cached of a disk: what a daemon starts for its ublk devices.
+#[derive(Args, Debug)]
+pub(crate) struct WriteOutArguments {
+    /// The disk
+    pub(crate) device: PathBuf,
 }
 
 /// Which daemon to speak to.

@@ -53,7 +53,7 @@ pub mod takeover;
 
 pub use device::{Access, OpenedDevice, Signatures};
 pub use device_spec::{DeviceSpec, DeviceSpecError};
-pub use frontend::ublk::{UblkError, UblkOptions, ublk_driver};
+pub use frontend::ublk::{UblkError, UblkOptions, WRITE_OUT, ublk_driver, write_out_disk};
 pub use frontend::vhost_user::{VhostUserError, VhostUserOptions};
 pub use frontend::{ClientSize, SizeReach};
 pub use listen::{ListenAddress, ListenAddressError, ListenError, Listener};

@@ -24,6 +24,7 @@ mod stop;
 mod traces;
 mod up;
 mod wipe;
+mod write_out;
 
 use std::process::ExitCode;
 
@@ -58,5 +59,6 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Advise(arguments) => advise::run(&arguments).map(done),
         Command::Bench(arguments) => bench::run(&arguments).map(done),
         Command::Demo(arguments) => crate::demo::run(&arguments),
+        Command::WriteOut(arguments) => write_out::run(&arguments).map(done),
     }
 }

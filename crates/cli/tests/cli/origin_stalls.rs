@@ -12,14 +12,14 @@ use crate::support::{Scratch, Server};
 const ORIGIN_BYTES: u64 = 64 << 20;
 
 /// `origin.img`, a file that can be held or broken.
-struct Origin {
+pub(crate) struct Origin {
     file: FuseFile,
     /// While this file is there, everything but flushes fails with `EIO`.
     fails: PathBuf,
 }
 
 impl Origin {
-    fn new(scratch: &Scratch) -> Origin {
+    pub(crate) fn new(scratch: &Scratch) -> Origin {
         scratch.file("origin.img", 0);
         let (raw, fails) = (scratch.file("origin.raw", ORIGIN_BYTES), scratch.path("fails"));
         let raw = raw.display().to_string();
@@ -29,11 +29,11 @@ impl Origin {
         Origin { file: FuseFile::new(scratch, ("origin.img", ORIGIN_BYTES), &nbdkit), fails }
     }
 
-    fn begin_to_fail(&self) {
+    pub(crate) fn begin_to_fail(&self) {
         File::create(&self.fails).expect("a file");
     }
 
-    fn end_to_fail(&self) {
+    pub(crate) fn end_to_fail(&self) {
         fs::remove_file(&self.fails).expect("it was there");
     }
 }

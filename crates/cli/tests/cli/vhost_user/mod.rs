@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::client::NbdClient;
+use crate::fuse::has_fuse;
+use crate::origin_stalls::Origin;
 use crate::support::{Scratch, Server, rounds};
 use peer::{
     DATA_BYTES_MAX, DISCARD, FEATURE_EVENT_INDEX, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE,
@@ -321,6 +323,59 @@ fn a_stop_leaves_in_the_ring_what_it_did_not_take() {
     guest.connect(&socket);
     assert_eq!(guest.wait(0, 1), [(3, OK)]);
     assert_reads(&mut guest, 5, &[7; 512]);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+/// The log is full of dirty data and the origin fails when the server stops: writes that wait for
+/// room are not failed, but done by the successor.
+#[test]
+fn a_stop_leaves_writes_that_wait_for_room_to_the_next_server() {
+    const BYTES: u32 = 64 << 10;
+    if !has_fuse("a_stop_leaves_writes_that_wait_for_room_to_the_next_server") {
+        return;
+    }
+    let scratch = Scratch::new();
+    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+    let origin = Origin::new(&scratch);
+    let attach = ["attach", "cache.img", "origin.img", "--name", "vol"];
+    scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    let server = serve(&scratch);
+    origin.begin_to_fail();
+    let socket = scratch.path("disk.sock");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    // What each slot writes, from the first chunk of the disk to the last but one.
+    let mut chunks: Vec<u64> = vec![0; SLOTS.into()];
+    let (mut next, mut ended_last) = (0, Instant::now());
+    let mut free: Vec<u16> = (0..SLOTS).collect();
+    while ended_last.elapsed() < Duration::from_millis(200) {
+        for slot in std::mem::take(&mut free) {
+            chunks[usize::from(slot)] = next;
+            guest.set_data(0, slot, &[next as u8; BYTES as usize]);
+            guest.submit(0, slot, WRITE, next * u64::from(BYTES) / 512, BYTES);
+            next += 1;
+            ended_last = Instant::now();
+        }
+        guest.kick(0);
+        for (slot, status) in guest.take_ended(0) {
+            assert_eq!(status, OK);
+            free.push(slot);
+        }
+        assert!(next < 1000, "the log is never full");
+    }
+    assert_eq!(server.terminate(), Some(0));
+    let ended = guest.take_ended(0);
+    assert!(ended.iter().all(|(_, status)| *status == OK), "{ended:?}");
+    let waiting = usize::from(SLOTS) - ended.len();
+    assert!(waiting > 0, "nothing waited for room");
+    origin.end_to_fail();
+    let server = serve(&scratch);
+    guest.connect(&socket);
+    assert!(guest.wait(0, waiting).iter().all(|(_, status)| *status == OK));
+    for chunk in chunks {
+        let expected = [chunk as u8; BYTES as usize];
+        assert_reads(&mut guest, chunk * u64::from(BYTES) / 512, &expected);
+    }
     assert_eq!(server.terminate(), Some(0));
 }
 

@@ -22,6 +22,7 @@ use super::channel::{Channel, CharacterDevice, fetch_and_leave};
 use super::control::{Control, needed_features};
 use super::error::{UblkError, block_path, character_path};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
+use super::write_out::write_out_apart;
 use crate::probe::{OpenError, check_unused, with_partitions};
 use crate::processes::{Process, others_with};
 
@@ -398,6 +399,11 @@ pub(super) fn remove(number: u32, tell: &dyn Fn(Progress)) {
             Err(user) => return tell(Progress::InUse(user)),
         }
     };
+    // Before the disk is let go of: who closes a disk last waits until it is written, too.
+    if let Err(user) = write_out_apart(Path::new(&path)) {
+        drop(disk);
+        return tell(Progress::InUse(user));
+    }
     let result = Control::open().and_then(|mut control| {
         let operation = Operation::StopDevice;
         control.plain(operation, number).map_err(|source| UblkError::Command {
@@ -423,7 +429,7 @@ pub(super) fn remove(number: u32, tell: &dyn Fn(Progress)) {
     tell(Progress::Removed);
 }
 
-/// Opens a disk so that nobody else can mount it, and writes out what the kernel has cached of it.
+/// Opens a disk that nobody uses, so that nobody else can mount it.
 fn hold(path: &Path) -> Result<File, String> {
     let disk = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
     let disk = disk.map_err(|error| match check_unused(path) {
@@ -439,7 +445,6 @@ fn hold(path: &Path) -> Result<File, String> {
     if let Some(user) = opener(&disk) {
         return Err(user);
     }
-    disk.sync_all().map_err(|error| format!("the page cache, which cannot be written: {error}"))?;
     Ok(disk)
 }
 

@@ -26,6 +26,7 @@ mod request;
 mod resize;
 #[cfg(test)]
 mod tests;
+mod write_out;
 
 use std::collections::VecDeque;
 use std::thread;
@@ -47,6 +48,7 @@ use crate::shard::status::ConnectionReport;
 
 pub use self::error::UblkError;
 pub(crate) use self::error::block_path;
+pub use self::write_out::{WRITE_OUT, write_out_disk};
 
 /// Why other front ends do not offer an export that has a device.
 const TAKEN: &str = "in use as a ublk device; a volume has one writable front end at a time";
