@@ -95,7 +95,7 @@ pub(crate) struct Export {
     pub(crate) facts: ExportFacts,
     pub(crate) target: Target,
     pub(crate) latencies: Latencies,
-    /// Why its device cannot be served, if it cannot.
+    /// Why it cannot be served, if it cannot: its device is missing, or its front end has failed.
     unavailable: Option<String>,
     /// Why it is refused to clients of NBD, if another front end has it.
     taken: Option<&'static str>,
@@ -159,6 +159,12 @@ impl ExportTable {
     /// Gives an export to one front end alone; clients of others are told why.
     pub(crate) fn claim(&mut self, number: ExportNumber, why: &'static str) {
         self.exports[number.0 as usize].taken = Some(why);
+        self.offer();
+    }
+
+    /// Notes why an export cannot be served.
+    pub(crate) fn make_unavailable(&mut self, number: ExportNumber, why: String) {
+        self.exports[number.0 as usize].unavailable = Some(why);
         self.offer();
     }
 

@@ -81,8 +81,8 @@ pub(super) enum Progress {
     Opened(Opened),
     /// The device can be used.
     Live { was_taken_over: bool },
-    /// It cannot be had.
-    Failed(UblkError),
+    /// It cannot be had. One that was at work has users that wait.
+    Failed { error: UblkError, was_at_work: bool },
     /// There is no thread for what was to be done.
     NoThread(io::Error),
     /// It shows so many sectors now, or keeps its size.
@@ -217,29 +217,35 @@ fn living_process(process: i32) -> Option<String> {
 
 /// Brings the device to life. Every step that the shard must know of is told to `tell`.
 pub(super) fn start(wanted: &Wanted, tell: &dyn Fn(Progress)) {
-    match try_start(wanted, tell) {
-        Ok(was_taken_over) => tell(Progress::Live { was_taken_over }),
-        Err(error) => tell(Progress::Failed(error)),
+    let mut was_at_work = false;
+    match try_start(wanted, tell, &mut was_at_work) {
+        Ok(()) => tell(Progress::Live { was_taken_over: was_at_work }),
+        Err(error) => tell(Progress::Failed { error, was_at_work }),
     }
 }
 
-fn try_start(wanted: &Wanted, tell: &dyn Fn(Progress)) -> Result<bool, UblkError> {
+/// Notes in `was_at_work` whether a predecessor has left the device.
+fn try_start(
+    wanted: &Wanted,
+    tell: &dyn Fn(Progress),
+    was_at_work: &mut bool,
+) -> Result<(), UblkError> {
     let control = &mut Control::open()?;
     let deadline = Instant::now() + TAKE_OVER_PATIENCE;
     loop {
-        match plan(control, wanted)? {
+        let plan = plan(control, wanted)?;
+        *was_at_work = matches!(plan, Plan::Wait { .. } | Plan::TakeOver(_));
+        match plan {
             Plan::Wait { number, process } if Instant::now() >= deadline => {
                 return Err(UblkError::Stuck { number, process });
             }
             Plan::Wait { .. } => thread::sleep(PAUSE),
             Plan::Replace(number) => {
                 run(control, Operation::DeleteDevice, number, wanted)?;
-                return make(control, Some(number), wanted, tell).map(|()| false);
+                return make(control, Some(number), wanted, tell);
             }
-            Plan::Make(number) => return make(control, number, wanted, tell).map(|()| false),
-            Plan::TakeOver(number) => {
-                return take_over(control, number, wanted, deadline, tell).map(|()| true);
-            }
+            Plan::Make(number) => return make(control, number, wanted, tell),
+            Plan::TakeOver(number) => return take_over(control, number, wanted, deadline, tell),
         }
     }
 }

@@ -251,15 +251,19 @@ impl UblkFrontEnd {
                     self.begin_resize(index);
                 }
             }
-            Progress::Failed(error) => {
+            Progress::Failed { error, was_at_work } => {
                 self.devices[index].fail();
-                return Err(error);
+                if was_at_work {
+                    // Its users wait for a server that has it.
+                    return Err(error);
+                }
+                return self.do_without(context.exports, index, error);
             }
             Progress::NoThread(source) => {
                 let device = &mut self.devices[index];
                 if device.phase == Phase::Starting {
                     device.fail();
-                    return Err(UblkError::Thread { source });
+                    return self.do_without(context.exports, index, UblkError::Thread { source });
                 }
                 self.keep(index, &format!("it cannot be ended: {source}"));
             }
@@ -274,6 +278,24 @@ impl UblkFrontEnd {
                 tracing::info!(device = block_path(device.number), "removed");
             }
         }
+        Ok(())
+    }
+
+    /// A device that nobody can have used yet cannot be made. It is no reason to end others.
+    ///
+    /// # Errors
+    /// The error again, if there are no others.
+    fn do_without(
+        &mut self,
+        exports: &mut ExportTable,
+        index: usize,
+        error: UblkError,
+    ) -> Result<(), UblkError> {
+        if self.devices.iter().all(|device| device.phase == Phase::Gone) {
+            return Err(error);
+        }
+        tracing::error!("{error}");
+        exports.make_unavailable(self.devices[index].export, error.to_string());
         Ok(())
     }
 

@@ -372,6 +372,37 @@ fn a_device_that_somebody_else_ends_is_let_go() {
 }
 
 #[test]
+fn a_device_that_cannot_be_made_is_no_reason_to_end_others() {
+    let refused = |was_at_work| {
+        let source = io::Error::from_raw_os_error(libc::EACCES);
+        let error = UblkError::Command { command: "ADD_DEV", name: "other".into(), source };
+        UblkReport { device: 1, progress: Progress::Failed { error, was_at_work } }
+    };
+    let with_another = || {
+        let mut world = World::live();
+        let facts = ExportFacts { name: "other".into(), ..ExportFacts::example() };
+        let other = world.exports.add(facts, Target::Volume(VolumeSlot(1)), None).unwrap();
+        world.exports.claim(other, TAKEN);
+        let wanted = Wanted { name: "other".into(), ..world.front.devices[0].wanted.clone() };
+        world.front.devices.push(Device::new(other, wanted));
+        world.front.devices[1].phase = Phase::Starting;
+        (world, other)
+    };
+    let (mut world, other) = with_another();
+    assert!(!world.front.is_ready());
+    world.with(|front, context| front.handle_report(context, refused(false))).unwrap();
+    assert!(world.front.is_ready() && world.front.path_of(world.export).is_some());
+    assert!(world.exports[other].unavailable().unwrap().contains("ADD_DEV"));
+    // Users of one that was at work wait for a server that has it.
+    let (mut world, _) = with_another();
+    world.with(|front, context| front.handle_report(context, refused(true))).unwrap_err();
+    // And a server of nothing is none.
+    let (mut world, _) = with_another();
+    world.front.devices[0].phase = Phase::Gone;
+    world.with(|front, context| front.handle_report(context, refused(false))).unwrap_err();
+}
+
+#[test]
 fn a_volume_that_has_left_answers_with_errors() {
     let mut world = World::live();
     let export = world.export;
