@@ -175,6 +175,9 @@ pub(crate) struct BufferPool {
     clients: Share,
 }
 
+/// A client (a connection, a disk) may have this part of the clients' memory.
+const CLIENT_PARTS: u64 = 4;
+
 impl BufferPool {
     /// Maps the memory. The clients' share must hold the largest request; the engine's share may be
     /// empty, if there is no engine.
@@ -281,6 +284,14 @@ impl BufferPool {
     /// How much is in use.
     pub(crate) fn report(&self) -> MemoryReport {
         MemoryReport { engine: self.engine.report(), clients: self.clients.report() }
+    }
+
+    /// Whether a client that holds so much may have so much more: a part of the clients' memory, and
+    /// one request in any case. What one client waits for may take as long as it likes, and others
+    /// need memory meanwhile.
+    pub(crate) fn may_hold(&self, held_bytes: u64, wanted_bytes: u64) -> bool {
+        let most = u64::from(self.clients.unit_count) * UNIT_BYTES as u64 / CLIENT_PARTS;
+        held_bytes == 0 || held_bytes + wanted_bytes <= most
     }
 
     /// Sets the counters of refused allocations to zero.

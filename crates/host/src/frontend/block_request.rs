@@ -34,6 +34,13 @@ impl BlockRequest {
         matches!(self.want, Want::Read | Want::Write { .. })
     }
 
+    /// Memory for its payload: the whole blocks around its range.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        let block = BLOCK_BYTES as u64;
+        let end = self.offset_bytes + self.length_bytes;
+        end.next_multiple_of(block) - self.offset_bytes / block * block
+    }
+
     pub(super) fn latency_class(&self, served: Served) -> LatencyClass {
         match (self.want, served) {
             (Want::Read, Served::Cache) => LatencyClass::ReadHit,
@@ -55,13 +62,9 @@ pub(super) struct Active {
 }
 
 impl Active {
-    /// Takes memory for the whole blocks around the range. Returns whether there was any.
+    /// Takes memory for the payload. Returns whether there was any.
     pub(super) fn allocate(&mut self, context: &mut FrontContext<'_>, claimant: Claimant) -> bool {
-        let BlockRequest { offset_bytes, length_bytes, .. } = self.request;
-        let block = BLOCK_BYTES as u64;
-        let start = offset_bytes / block * block;
-        let bytes = (offset_bytes + length_bytes).next_multiple_of(block) - start;
-        self.buffer = context.allocate(claimant, bytes as usize);
+        self.buffer = context.allocate(claimant, self.request.memory_bytes() as usize);
         self.buffer.is_some()
     }
 

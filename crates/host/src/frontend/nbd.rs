@@ -33,6 +33,7 @@ use super::translation::{
     RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
 };
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
+use crate::buffer_pool::BufferPool;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
 use crate::shard::exports::{ExportNumber, ExportTable};
@@ -42,8 +43,6 @@ use crate::slab::Slab;
 /// Requests of one connection whose reply has not left. Chosen: twice what any client of today
 /// keeps under way on one connection (128, the Linux kernel's default).
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
-/// A connection may have this part of the clients' memory, and one request in any case.
-const CONNECTION_MEMORY_PARTS: u64 = 4;
 /// How long a client may take no bytes while it holds memory that others wait for.
 const STALL_NS_MAX: u64 = 5_000_000_000;
 /// How long a client may take to choose an export.
@@ -62,7 +61,6 @@ pub(crate) struct NbdFrontEnd {
     memory_waiters: VecDeque<u32>,
     /// Whether clients of another front end wait for memory, which those of this one may hold.
     pub(super) others_wait: bool,
-    client_bytes: u64,
     is_stopping: bool,
     /// Whether new clients are taken; else they wait in the queues of the listeners.
     accepts: bool,
@@ -72,12 +70,8 @@ pub(crate) struct NbdFrontEnd {
 }
 
 impl NbdFrontEnd {
-    /// A front end for `connections_max` clients, which together have `client_bytes` of memory.
-    pub(crate) fn new(
-        listeners: Vec<Listener>,
-        connections_max: u32,
-        client_bytes: u64,
-    ) -> NbdFrontEnd {
+    /// A front end for `connections_max` clients.
+    pub(crate) fn new(listeners: Vec<Listener>, connections_max: u32) -> NbdFrontEnd {
         NbdFrontEnd {
             accepts: false,
             armed: vec![false; listeners.len()],
@@ -91,7 +85,6 @@ impl NbdFrontEnd {
             touched: Vec::new(),
             memory_waiters: VecDeque::new(),
             others_wait: false,
-            client_bytes,
             is_stopping: false,
             log: LogOnce::default(),
         }
@@ -296,8 +289,7 @@ impl NbdFrontEnd {
         let mut buffer_bytes = 0;
         if needs_buffer {
             let wanted = whole_blocks(request.offset_bytes, request.length_bytes);
-            let held = connection.buffer_bytes;
-            if held > 0 && held + wanted as u64 > self.client_bytes / CONNECTION_MEMORY_PARTS {
+            if !context.pool.may_hold(connection.buffer_bytes, wanted as u64) {
                 connection.stall = Stall::OwnLimit;
                 connection.stalled_request = Some(request);
                 return false;
@@ -342,7 +334,9 @@ impl NbdFrontEnd {
 
     fn flush_connection(&mut self, context: &mut FrontContext<'_>, index: u32) {
         self.send(context, index);
-        while self.connections[index].stall == Stall::OwnLimit && self.is_below_limits(index) {
+        while self.connections[index].stall == Stall::OwnLimit
+            && self.is_below_limits(context.pool, index)
+        {
             self.resume(context, index);
             self.send(context, index);
         }
@@ -425,14 +419,13 @@ impl NbdFrontEnd {
     }
 
     /// Whether a connection that is stalled by its own limits may go on.
-    fn is_below_limits(&self, index: u32) -> bool {
+    fn is_below_limits(&self, pool: &BufferPool, index: u32) -> bool {
         let connection = &self.connections[index];
         let wanted = connection
             .stalled_request
             .map_or(0, |request| whole_blocks(request.offset_bytes, request.length_bytes) as u64);
-        let held = connection.buffer_bytes;
         connection.in_flight < REQUESTS_PER_CONNECTION_MAX
-            && (held == 0 || held + wanted <= self.client_bytes / CONNECTION_MEMORY_PARTS)
+            && pool.may_hold(connection.buffer_bytes, wanted)
     }
 
     /// Goes on with a stalled connection. Returns whether the request that waited was started.

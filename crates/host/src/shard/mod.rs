@@ -183,7 +183,6 @@ pub enum ShardError {
 
 /// Payload memory, allocated and pinned.
 pub struct ReadyMemory {
-    options: MemoryOptions,
     pool: BufferPool,
 }
 
@@ -195,7 +194,7 @@ impl ReadyMemory {
     pub fn allocate(options: MemoryOptions) -> Result<ReadyMemory, ShardError> {
         let mut pool = BufferPool::new(options)?;
         pool.populate();
-        Ok(ReadyMemory { options, pool })
+        Ok(ReadyMemory { pool })
     }
 }
 

@@ -120,7 +120,7 @@ impl Running {
     fn start(shard: Shard) -> Result<Running, ShardError> {
         let Shard { options, set, bare, listeners, vhost_user_listeners, .. } = shard;
         let Shard { recorder, wake_up, messages, handle, memory, unclaimed, .. } = shard;
-        let ReadyMemory { options: memory, pool } = match memory {
+        let ReadyMemory { pool } = match memory {
             Some(ready) => ready,
             None => {
                 let engine_bytes = if set.is_some() { options.memory.engine_bytes } else { 0 };
@@ -150,7 +150,7 @@ impl Running {
         for export in bare {
             add_bare(export, &mut ring, &mut devices, &mut exports)?;
         }
-        let nbd = NbdFrontEnd::new(listeners, options.connections_max, memory.client_bytes);
+        let nbd = NbdFrontEnd::new(listeners, options.connections_max);
         let mut ublk = UblkFrontEnd::new(handle.clone());
         ublk.claim(&options.ublk, &mut exports)?;
         let mut vhost_user = VhostUserFrontEnd::new();

@@ -1,5 +1,6 @@
 //! One device and its requests: slots, counters, payload on its way.
 
+use std::collections::VecDeque;
 use std::io;
 
 use forebay_engine::units::Time;
@@ -39,7 +40,7 @@ pub(super) enum SlotState {
     Idle,
     /// A command waits at the driver.
     AtKernel,
-    /// Its request waits for memory.
+    /// Its request waits for memory, or until its device holds less.
     Stalled(Active),
     /// Its request is at the engine.
     UnderWay(Active),
@@ -90,6 +91,8 @@ pub(super) struct Device {
     pub(super) commands: u32,
     /// Memory of requests at the engine.
     pub(super) buffer_bytes: u64,
+    /// Slots whose requests wait until the device holds less memory, in turn.
+    pub(super) waiters: VecDeque<u32>,
     /// Requests that came.
     pub(super) requests: u64,
     pub(super) alive_since: Time,
@@ -116,6 +119,7 @@ impl Device {
             in_flight: 0,
             commands: 0,
             buffer_bytes: 0,
+            waiters: VecDeque::new(),
             requests: 0,
             alive_since: Time(0),
             has_lost_export: false,

@@ -8,7 +8,8 @@
 //!
 //! Bounds: each tag has one request under way at most, so slots are made when a device is opened
 //! and a request allocates nothing but its payload. Requests for whose payload there is no memory
-//! wait in turn.
+//! wait in turn; those of a device that holds its part of it wait until it holds less, and hold up
+//! no others.
 //!
 //! Invariants: a request that was taken gets one commit, unless it is left with its device to the
 //! next server. The character device is closed only when its last command has come back. An export
@@ -41,6 +42,7 @@ use self::request::{Geometry, errno_of};
 use super::block_request::Active;
 use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
+use crate::buffer_pool::BufferPool;
 use crate::ring::Ring;
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
 use crate::shard::handle::{Message, ShardHandle};
@@ -314,6 +316,7 @@ impl UblkFrontEnd {
         let mut waiters = std::mem::take(&mut self.memory_waiters);
         waiters.retain(|slot| self.slots[*slot as usize].device != index);
         self.memory_waiters = waiters;
+        self.devices[index].waiters.clear();
         for slot in &mut self.slots {
             if slot.device == index && matches!(slot.state, SlotState::Stalled(_)) {
                 slot.state = SlotState::Idle;
@@ -387,7 +390,9 @@ impl UblkFrontEnd {
                 let arrived = context.now;
                 let active = Active { request, buffer: None, arrived };
                 // Who came before has the first claim to memory.
-                if request.moves_data() && self.waits_for_memory() {
+                if request.moves_data() && !device.waiters.is_empty() {
+                    self.stall_for_own(slot, active);
+                } else if request.moves_data() && self.waits_for_memory() {
                     self.stall(slot, active);
                 } else {
                     self.start(context, slot, active);
@@ -403,10 +408,15 @@ impl UblkFrontEnd {
         }
     }
 
-    /// Begins a request, or notes that it must wait. Returns whether it began.
+    /// Begins a request, or notes that it must wait. Returns whether there was memory, if it is
+    /// to have any.
     fn start(&mut self, context: &mut FrontContext<'_>, slot: u32, mut active: Active) -> bool {
         let device = &mut self.devices[self.slots[slot as usize].device];
         if active.request.moves_data() {
+            if !context.pool.may_hold(device.buffer_bytes, active.request.memory_bytes()) {
+                self.stall_for_own(slot, active);
+                return true;
+            }
             if !active.allocate(context, Claimant::Ublk) {
                 self.stall(slot, active);
                 return false;
@@ -426,9 +436,53 @@ impl UblkFrontEnd {
         true
     }
 
+    /// Has a request wait until its device holds less memory.
+    fn stall_for_own(&mut self, slot: u32, active: Active) {
+        self.slots[slot as usize].state = SlotState::Stalled(active);
+        self.devices[self.slots[slot as usize].device].waiters.push_back(slot);
+    }
+
+    /// Has a request wait in the line of all devices.
     fn stall(&mut self, slot: u32, active: Active) {
         self.slots[slot as usize].state = SlotState::Stalled(active);
         self.memory_waiters.push_back(slot);
+    }
+
+    /// Begins what waits for memory, in turn, as far as there is some.
+    fn serve_line(&mut self, context: &mut FrontContext<'_>) {
+        while let Some(slot) = self.memory_waiters.pop_front() {
+            let state = std::mem::replace(&mut self.slots[slot as usize].state, SlotState::Idle);
+            let SlotState::Stalled(active) = state else { panic!("who waits is stalled") };
+            if !self.start(context, slot, active) {
+                // It keeps its turn.
+                let last = self.memory_waiters.pop_back();
+                assert!(last == Some(slot));
+                self.memory_waiters.push_front(slot);
+                break;
+            }
+        }
+    }
+
+    /// Gives those a place in the line again whose devices hold little enough by now. Returns
+    /// whether there were any.
+    fn rejoin_line(&mut self, pool: &BufferPool) -> bool {
+        let before = self.memory_waiters.len();
+        for device in &mut self.devices {
+            let mut held = device.buffer_bytes;
+            while let Some(slot) = device.waiters.front().copied() {
+                let SlotState::Stalled(active) = self.slots[slot as usize].state else {
+                    panic!("who waits is stalled");
+                };
+                let wanted = active.request.memory_bytes();
+                if !pool.may_hold(held, wanted) {
+                    break;
+                }
+                held += wanted;
+                device.waiters.pop_front();
+                self.memory_waiters.push_back(slot);
+            }
+        }
+        self.memory_waiters.len() > before
     }
 
     fn commit(&mut self, ring: &mut Ring, slot: u32, result: i32) {
@@ -472,14 +526,9 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn flush(&mut self, context: &mut FrontContext<'_>) {
-        while let Some(slot) = self.memory_waiters.pop_front() {
-            let state = std::mem::replace(&mut self.slots[slot as usize].state, SlotState::Idle);
-            let SlotState::Stalled(active) = state else { panic!("who waits is stalled") };
-            if !self.start(context, slot, active) {
-                // It keeps its turn.
-                let last = self.memory_waiters.pop_back();
-                assert!(last == Some(slot));
-                self.memory_waiters.push_front(slot);
+        loop {
+            self.serve_line(context);
+            if !self.rejoin_line(context.pool) {
                 break;
             }
         }

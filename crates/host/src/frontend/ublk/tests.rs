@@ -180,6 +180,11 @@ impl World {
         })
     }
 
+    /// Slots whose requests have begun.
+    fn begun(&mut self) -> Vec<u32> {
+        std::iter::from_fn(|| self.demand()).map(|request| request.number).collect()
+    }
+
     fn reply(&mut self, number: u32, result: Result<(), RequestError>) {
         let reply = ClientReply { number, result, served: Served::Cache };
         self.with(|front, context| {
@@ -295,12 +300,48 @@ fn requests_wait_in_turn_for_memory() {
     assert!(world.demand().is_none());
     held.into_iter().for_each(|buffer| world.pool.release(buffer));
     world.with(|front, context| front.flush(context));
-    let numbers: Vec<u32> = std::iter::from_fn(|| world.demand()).map(|r| r.number).collect();
-    assert_eq!(numbers, [3, 1, 2]);
-    for slot in numbers {
+    let begun = world.begun();
+    assert_eq!(begun, [3, 1, 2]);
+    for slot in begun {
         world.reply(slot, Ok(()));
     }
     assert_eq!(world.used_bytes(), 0);
+}
+
+#[test]
+fn a_device_holds_no_more_than_its_part_of_the_memory() {
+    let mut world = World::live();
+    let part = CLIENT_BYTES / 4;
+    let sectors = REQUEST_BYTES_MAX / 512;
+    // As if that much were under way already.
+    let under_way = part - u64::from(REQUEST_BYTES_MAX) - 4096;
+    world.front.devices[0].buffer_bytes = under_way;
+    for slot in [3, 1, 2] {
+        world.arrive(slot, op::READ.into(), 0, sectors);
+    }
+    // A small one behind them waits its turn.
+    world.arrive(0, op::READ.into(), 0, 8);
+    world.arrive(4, op::FLUSH.into(), 0, 0);
+    assert_eq!(world.begun(), [3, 4], "a flush needs no memory");
+    assert!(!world.front.waits_for_memory(), "others may have what is left");
+    world.reply(3, Ok(()));
+    assert_eq!(world.begun(), [1]);
+    world.front.devices[0].buffer_bytes -= under_way;
+    world.with(|front, context| front.flush(context));
+    assert_eq!(world.begun(), [2, 0]);
+    for slot in [4, 1, 2, 0] {
+        world.reply(slot, Ok(()));
+    }
+    assert_eq!((world.used_bytes(), world.front.devices[0].buffer_bytes), (0, 0));
+    // What waits is left to the next server, too.
+    world.front.devices[0].buffer_bytes = part;
+    world.arrive(5, op::READ.into(), 0, sectors);
+    world.front.is_stopping = true;
+    world.front.devices[0].phase = Phase::Removing;
+    world.tell(Progress::InUse("mounted at /mnt".into()));
+    world.front.devices[0].buffer_bytes = 0;
+    world.with(|front, context| front.flush(context));
+    assert!(world.demand().is_none());
 }
 
 #[test]

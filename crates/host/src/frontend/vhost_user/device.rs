@@ -1,5 +1,6 @@
 //! One socket: the export behind it, the front end that is connected, and what the ring watches.
 
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
@@ -104,6 +105,8 @@ pub(super) struct Device {
     pub(super) is_touched: bool,
     /// Memory of requests under way.
     pub(super) buffer_bytes: u64,
+    /// Requests that wait until the disk holds less memory, in turn.
+    pub(super) waiters: VecDeque<RequestPlace>,
     /// Requests of the front end that is connected.
     pub(super) requests: u64,
     pub(super) connected_at: Time,
@@ -134,6 +137,7 @@ impl Device {
             has_lost_export: false,
             is_touched: false,
             buffer_bytes: 0,
+            waiters: VecDeque::new(),
             requests: 0,
             connected_at: Time(0),
             log: LogOnce::default(),

@@ -11,7 +11,7 @@
 //!
 //! Bounds: one front end at a time for each socket, and for each head of its rings one request
 //! under way; requests taken from a ring in one go. Requests for whose payload there is no memory
-//! hold up their ring, in turn.
+//! hold up their ring, in turn; those of a disk that holds its part of it hold up no others.
 //!
 //! Invariants: a request that was taken is given back once, or its front end is gone. At a stop the
 //! engine may end without having done it: then it is left to the next server, which its front end
@@ -50,6 +50,7 @@ use self::ring::RingFault;
 use self::wire::WireFault;
 use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
+use crate::buffer_pool::BufferPool;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring};
 use crate::shard::exports::{ExportNumber, ExportTable, NotClaimable};
@@ -65,6 +66,24 @@ const TAKEN: &str = "in use over vhost-user; a volume has one writable front end
 const CONNECTION_BASE: u64 = 2 << 32;
 /// Requests that are taken from a ring before others have their turn.
 const TURN_REQUESTS_MAX: u32 = 256;
+
+/// What became of a request that was to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Began {
+    /// It has begun, or ended: others of its queue may follow.
+    OthersFollow,
+    /// Its queue rests: the disk holds its part of the memory, or the ring has a fault.
+    QueueRests,
+    /// There is no memory for anybody, and it is the last in the line.
+    NoMemory,
+}
+
+/// Where a request comes from that is to begin.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Comes {
+    FromRing,
+    FromLine,
+}
 
 /// The front end.
 pub(crate) struct VhostUserFrontEnd {
@@ -321,7 +340,7 @@ impl VhostUserFrontEnd {
                 Ok(Taken::Request(head)) => {
                     device.requests += 1;
                     let place = RequestPlace { device: index, queue, head };
-                    if !self.start(context, place) {
+                    if self.start(context, place, Comes::FromRing) != Began::OthersFollow {
                         return;
                     }
                 }
@@ -339,8 +358,13 @@ impl VhostUserFrontEnd {
         self.due.push_back((index, queue));
     }
 
-    /// Begins a request, or notes that it must wait. Returns whether others may follow.
-    fn start(&mut self, context: &mut FrontContext<'_>, place: RequestPlace) -> bool {
+    /// Begins a request, or notes that it must wait.
+    fn start(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        place: RequestPlace,
+        comes: Comes,
+    ) -> Began {
         let RequestPlace { device: index, queue, head } = place;
         // Who came before has the first claim to memory.
         let others_wait = !self.memory_waiters.is_empty();
@@ -351,10 +375,17 @@ impl VhostUserFrontEnd {
             panic!("a request begins once");
         };
         if active.request.moves_data() {
+            let is_behind = comes == Comes::FromRing && !device.waiters.is_empty();
+            let wanted = active.request.memory_bytes();
+            if is_behind || !context.pool.may_hold(device.buffer_bytes, wanted) {
+                own.is_stalled = true;
+                device.waiters.push_back(place);
+                return Began::QueueRests;
+            }
             if others_wait || !active.allocate(context, Claimant::VhostUser) {
                 own.is_stalled = true;
                 self.memory_waiters.push_back(place);
-                return false;
+                return Began::NoMemory;
             }
             if own.take_payload(shared.memory, head, &active, context.pool).is_err() {
                 active.release(context.pool);
@@ -364,19 +395,29 @@ impl VhostUserFrontEnd {
                 self.touch(index);
                 if let Err(fault) = ended {
                     self.fail_queue(context, index, queue, fault);
-                    return false;
+                    return Began::QueueRests;
                 }
-                return true;
+                return Began::OthersFollow;
             }
         }
         own.slots[usize::from(head)].state = SlotState::UnderWay(active);
         device.buffer_bytes += active.buffer_bytes(context.pool);
         self.demands.push_back(active.demand(place.number(), device.export));
-        true
+        Began::OthersFollow
     }
 
-    /// Goes on with what waits for memory, in turn.
+    /// Goes on with what waits for memory.
     fn resume(&mut self, context: &mut FrontContext<'_>) {
+        loop {
+            self.serve_line(context);
+            if !self.rejoin_line(context.pool) {
+                break;
+            }
+        }
+    }
+
+    /// Begins what waits in the line of all disks, in turn, as far as there is memory.
+    fn serve_line(&mut self, context: &mut FrontContext<'_>) {
         for _ in 0..self.memory_waiters.len() {
             let Some(place) = self.memory_waiters.pop_front() else { return };
             let session = self.devices[place.device].session.as_mut();
@@ -384,14 +425,40 @@ impl VhostUserFrontEnd {
             queue.expect("who waits has a queue").is_stalled = false;
             // The others stay behind it.
             let mut behind = std::mem::take(&mut self.memory_waiters);
-            if !self.start(context, place) {
-                self.memory_waiters.append(&mut behind);
-                return;
+            match self.start(context, place, Comes::FromLine) {
+                Began::NoMemory => {
+                    self.memory_waiters.append(&mut behind);
+                    return;
+                }
+                Began::QueueRests => {}
+                Began::OthersFollow => self.drain(context, place.device, place.queue),
             }
-            self.drain(context, place.device, place.queue);
             behind.append(&mut self.memory_waiters);
             self.memory_waiters = behind;
         }
+    }
+
+    /// Gives those a place in the line again whose disks hold little enough by now. Returns whether
+    /// there were any.
+    fn rejoin_line(&mut self, pool: &BufferPool) -> bool {
+        let before = self.memory_waiters.len();
+        for device in &mut self.devices {
+            let mut held = device.buffer_bytes;
+            while let Some(place) = device.waiters.front() {
+                let session = device.session.as_ref().expect("who waits has a front end");
+                let slots = &session.queues[usize::from(place.queue)].slots;
+                let SlotState::Taken(active) = slots[usize::from(place.head)].state else {
+                    panic!("who waits was taken");
+                };
+                let wanted = active.request.memory_bytes();
+                if !pool.may_hold(held, wanted) {
+                    break;
+                }
+                held += wanted;
+                self.memory_waiters.extend(device.waiters.pop_front());
+            }
+        }
+        self.memory_waiters.len() > before
     }
 
     fn fail_queue(
@@ -429,6 +496,7 @@ impl VhostUserFrontEnd {
                 self.demands.push_back(Demand::Forget { number, export: device.export });
             }
         }
+        device.waiters.clear();
         self.memory_waiters.retain(|place| place.device != index);
         self.due.retain(|(device, _)| *device != index);
         device.watch(context.ring);
@@ -535,6 +603,8 @@ impl FrontEnd for VhostUserFrontEnd {
     fn begin_shutdown(&mut self) {
         self.is_stopping = true;
         self.due.clear();
+        let own_waiters = self.devices.iter_mut().flat_map(|device| device.waiters.drain(..));
+        self.memory_waiters.extend(own_waiters);
         let devices = &mut self.devices;
         self.memory_waiters.retain(|place| {
             let session = devices[place.device].session.as_mut();

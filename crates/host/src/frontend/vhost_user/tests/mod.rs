@@ -390,3 +390,27 @@ fn a_request_without_memory_waits_and_the_ring_with_it() {
     assert!(!world.front.waits_for_memory());
     assert!(world.demand().is_some() && world.demand().is_some());
 }
+
+#[test]
+fn a_disk_holds_no_more_than_its_part_of_the_memory() {
+    let mut world = World::running(0);
+    let part = CLIENT_BYTES / 4;
+    // As if that much were under way already.
+    world.front.devices[0].buffer_bytes = part - 4096;
+    for (index, head) in [0, 3, 6].into_iter().enumerate() {
+        world.request(head, 1, 8 * u64::from(head), 4096, 0);
+        world.make_available(index as u16, head);
+    }
+    world.kick();
+    let first = world.demand().unwrap();
+    assert!(world.demand().is_none());
+    assert!(!world.front.waits_for_memory(), "others may have what is left");
+    world.reply(first.number, Ok(()));
+    let second = world.demand().unwrap();
+    assert!(world.demand().is_none());
+    world.front.devices[0].buffer_bytes -= part - 4096;
+    world.reply(second.number, Ok(()));
+    let third = world.demand().unwrap();
+    world.reply(third.number, Ok(()));
+    assert_eq!((world.used(), world.front.devices[0].buffer_bytes), (3, 0));
+}
