@@ -16,7 +16,8 @@ const CLIENTS: u64 = 2;
 /// Acknowledged writes of a round before the kill; a slow machine may do fewer in the time below.
 const WRITES: u64 = 3000;
 const ROUND_MAX: Duration = Duration::from_secs(5);
-/// For the first of them, while other tests may keep the disk busy. A server that hangs takes longer.
+/// For the first of them, while other tests may keep the disk busy. A server that hangs takes
+/// longer.
 const FIRST_MAX: Duration = Duration::from_secs(60);
 
 fn killed_in_the_middle_of_writes(mode: &str) {
