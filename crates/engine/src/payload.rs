@@ -7,6 +7,10 @@
 
 use crate::units::Crc32c;
 
+/// The engine's share of a host's memory, in bytes, unless the operator says otherwise: a window of
+/// writeback and some segments under reclaim. Whoever models a host gives the engine as much.
+pub const ENGINE_BYTES_DEFAULT: u64 = 128 << 20;
+
 /// A buffer of the host. Valid while at least one reference is held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct BufferId(pub u32);

@@ -16,7 +16,7 @@ use forebay_engine::io::{Device, Io, IoId, IoKind, Slices};
 use forebay_engine::options::{
     CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, VolumeSettings, WritebackOrder,
 };
-use forebay_engine::payload::{BufferId, BufferRange};
+use forebay_engine::payload::{BufferId, BufferRange, ENGINE_BYTES_DEFAULT};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
 use forebay_engine::status::{VolumeStatus, WritebackPace};
 use forebay_engine::units::{BLOCK_BYTES, Time, VolumeSlot};
@@ -30,8 +30,8 @@ const SET_ID: [u8; 16] = *b"in virtual time.";
 const VOLUME: VolumeSlot = VolumeSlot(0);
 /// All sectors of a block.
 const WHOLE: u8 = 0xFF;
-/// What the engine may have in buffers, as the host's default is.
-const ENGINE_BYTES_MAX: u64 = 64 << 20;
+/// What the engine may have in buffers: as much as a daemon gives it.
+const ENGINE_BYTES_MAX: u64 = ENGINE_BYTES_DEFAULT;
 
 /// What the devices and the volume are like.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

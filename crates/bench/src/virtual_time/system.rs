@@ -15,7 +15,7 @@ use forebay_engine::io::Device as Which;
 use forebay_engine::options::{
     CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, WritebackOrder,
 };
-use forebay_engine::payload::{BufferId, Payload};
+use forebay_engine::payload::{BufferId, ENGINE_BYTES_DEFAULT, Payload};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, Time, VolumeSlot};
 
@@ -28,8 +28,8 @@ use crate::result::{CacheCounts, DeviceCounts};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const SET_ID: [u8; 16] = *b"a virtual bench.";
 const VOLUME: VolumeSlot = VolumeSlot(0);
-/// What the engine may have in buffers, as the host's default is.
-const ENGINE_BYTES_MAX: usize = 64 << 20;
+/// What the engine may have in buffers: as much as a daemon gives it.
+const ENGINE_BYTES_MAX: usize = ENGINE_BYTES_DEFAULT as usize;
 
 /// What a client asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -64,6 +64,17 @@ fn the_daemon_asks_for_huge_pages_unless_the_administrator_says_otherwise() {
 }
 
 #[test]
+fn the_engine_has_as_much_memory_as_those_who_model_a_daemon_give_it() {
+    let scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    let server = scratch.serve();
+    let status = scratch.run(&["status", "--json"]).expect(0).json();
+    let engine = &status["daemons"][0]["payload_memory"]["engine"];
+    assert_eq!(engine["total_bytes"], forebay_engine::payload::ENGINE_BYTES_DEFAULT);
+    assert_eq!(server.terminate(), Some(0));
+}
+
+#[test]
 fn sigterm_ends_a_daemon_with_0_and_removes_its_sockets() {
     let scratch = Scratch::new();
     scratch.cache_with_volume("writeback");

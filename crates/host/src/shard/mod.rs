@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
+use forebay_engine::payload::ENGINE_BYTES_DEFAULT;
 use thiserror::Error;
 
 use crate::buffer_pool::BufferPool;
@@ -46,9 +47,9 @@ pub struct MemoryOptions {
 
 impl Default for MemoryOptions {
     /// 128 MiB each: the clients' share holds one request of the largest size and a thousand small
-    /// ones; the engine's share a window of writeback and some segments under reclaim.
+    /// ones; the engine's share is [`ENGINE_BYTES_DEFAULT`].
     fn default() -> Self {
-        MemoryOptions { engine_bytes: 128 << 20, client_bytes: 128 << 20 }
+        MemoryOptions { engine_bytes: ENGINE_BYTES_DEFAULT, client_bytes: 128 << 20 }
     }
 }
 
