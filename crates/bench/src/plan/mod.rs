@@ -162,9 +162,9 @@ pub struct Target {
     /// The URI of an NBD export of somebody else, for real time.
     #[serde(default)]
     pub nbd: Option<String>,
-    /// The command that serves it, word by word; without it, it is there already. In it and in the
-    /// URI `{socket}` stands for a path for a Unix socket, and `{NAME}` for a device: its path, or
-    /// the URI of a slow one.
+    /// The command that serves it, word by word; without it, it is there already, and written to
+    /// only if the operator has named its URI. In it and in the URI `{socket}` stands for a path
+    /// for a Unix socket, and `{NAME}` for a device: its path, or the URI of a slow one.
     #[serde(default)]
     pub command: Vec<String>,
 }
@@ -271,6 +271,16 @@ pub struct Phase {
     /// How much memory the program may have, with the page cache of what it reads and writes.
     #[serde(default, deserialize_with = "some_size")]
     pub memory_max: Option<u64>,
+}
+
+impl Plan {
+    /// Whether measuring a target changes what is on it: by a new file system, or by writes.
+    #[must_use]
+    pub fn writes_to(&self, target: &Target) -> bool {
+        let writes = |phase: &Phase| phase.jobs.iter().any(|job| job.work != Work::Read);
+        let mut phases = self.phases.iter().filter(|phase| phase.is_for(target));
+        self.file_system.is_some() || phases.any(writes)
+    }
 }
 
 impl Phase {

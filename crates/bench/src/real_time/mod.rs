@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - Everything that is started is ended again, whatever happens, and nothing else is.
-//! - A device of the operator is written to only if he has named it.
+//! - A device of the operator, or an export that is there already, is written to only if he has
+//!   named it.
 //! - Figures are fio's, of the daemon's status, or of `/proc`; or of a command that the plan names.
 //!   What nobody counted is left out.
 //!
@@ -84,13 +85,13 @@ pub enum RealError {
         /// Why.
         what: String,
     },
-    /// A device of the operator that he has not named.
-    #[error("device {name}: what is on {path} would be lost; --overwrite {path} allows that")]
+    /// A device of the operator, or an export that is there already, that he has not named.
+    #[error("{what}: what is on {place} would be lost; --overwrite {place} allows that")]
     Overwrite {
-        /// Its name in the plan.
-        name: String,
-        /// Where it is.
-        path: String,
+        /// What the plan calls it.
+        what: String,
+        /// Its path or URI.
+        place: String,
     },
     /// The disk is too small.
     #[error(
@@ -143,7 +144,7 @@ pub struct Ground<'a> {
     pub folder: &'a Path,
     /// For sockets, whose names have to be short.
     pub sockets: &'a Path,
-    /// Devices, as the plan writes their paths, whose content may be lost.
+    /// Devices and exports, as the plan writes their paths and URIs, whose content may be lost.
     pub may_overwrite: &'a [String],
     /// Ends it early.
     pub interrupt: &'a Interrupt,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use forebay_device_model::DeviceSpec;
 
 use super::{Ground, RealError};
-use crate::plan::{Device, Forebay, Plan, Preset};
+use crate::plan::{Forebay, Plan, Preset};
 
 /// Bytes that are written at a time.
 const CHUNK_BYTES: usize = 1 << 20;
@@ -42,7 +42,7 @@ impl Places<'_> {
     pub(super) fn device(&self, name: &str) -> Result<Place, RealError> {
         let device = self.plan.device(name);
         if let Some(path) = &device.path {
-            self.check_overwrite(device, path)?;
+            check_overwrite(self.ground, What::Device(name), path)?;
             let spec = path.parse::<DeviceSpec>().map_err(|error| RealError::Device {
                 name: name.to_owned(),
                 what: error.to_string(),
@@ -70,7 +70,7 @@ impl Places<'_> {
     pub(super) fn cache(&self, forebay: &Forebay) -> Result<CachePlace, RealError> {
         let device = self.plan.device(&forebay.cache);
         if let Some(path) = &device.path {
-            self.check_overwrite(device, path)?;
+            check_overwrite(self.ground, What::Device(&device.name), path)?;
             if forebay.cache_size.is_some_and(|size| size != device.size) {
                 let what = "a device with a path is a cache as a whole, without `cache_size`";
                 return Err(RealError::Device { name: device.name.clone(), what: what.to_owned() });
@@ -86,13 +86,6 @@ impl Places<'_> {
             Some(bytes)
         };
         Ok(CachePlace { path, new_bytes })
-    }
-
-    /// Nothing of the operator's is written over unless he has said so.
-    fn check_overwrite(&self, device: &Device, path: &str) -> Result<(), RealError> {
-        let is_allowed = self.ground.may_overwrite.iter().any(|allowed| allowed == path);
-        let error = || RealError::Overwrite { name: device.name.clone(), path: path.to_owned() };
-        is_allowed.then_some(()).ok_or_else(error)
     }
 
     fn require(&self, bytes: u64) -> Result<(), RealError> {
@@ -133,6 +126,31 @@ impl Places<'_> {
         };
         write().map_err(|error| RealError::file(path, error))
     }
+}
+
+/// What of the operator's may be written over, by its name in the plan.
+#[derive(Clone, Copy)]
+pub(super) enum What<'a> {
+    Device(&'a str),
+    /// A server that runs already.
+    Target(&'a str),
+}
+
+/// Nothing of the operator's is written over unless he has said so, with the path or URI `place` as
+/// the plan writes it.
+pub(super) fn check_overwrite(
+    ground: &Ground<'_>,
+    what: What<'_>,
+    place: &str,
+) -> Result<(), RealError> {
+    if ground.may_overwrite.iter().any(|allowed| allowed == place) {
+        return Ok(());
+    }
+    let what = match what {
+        What::Device(name) => format!("device {name}"),
+        What::Target(name) => format!("target {name}"),
+    };
+    Err(RealError::Overwrite { what, place: place.to_owned() })
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::daemon::{self, Daemon};
 use super::fio::Endpoint;
 use super::mount::Mounted;
-use super::place::Places;
+use super::place::{Places, What, check_overwrite};
 use super::server::{Ready, Server, machine_cpu_s};
 use super::{Ground, RealError};
 use crate::plan::{Plan, Target};
@@ -78,6 +78,9 @@ impl Service {
             return Ok(service(Kind::Forebay(Some(daemon)), Endpoint::Nbd(Daemon::uri(ground))));
         }
         let uri = target.nbd.as_deref().expect("a plan that was checked");
+        if target.command.is_empty() && plan.writes_to(target) {
+            check_overwrite(ground, What::Target(&target.name), uri)?;
+        }
         let socket = ground.sockets.join("other");
         let mut words = Words { places, socket: socket.display().to_string(), devices: Vec::new() };
         let served = Endpoint::Nbd(words.fill_in(uri)?);
@@ -205,5 +208,72 @@ impl Words<'_> {
             }
         }
         Ok(filled)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::real_time::Interrupt;
+
+    const URI: &str = "nbd://storage/data?a=b";
+    const PLAN: &str = r#"
+        about = "a test"
+        clock = "real"
+        [[device]]
+        name = "disk"
+        preset = "hdd"
+        size = "1M"
+        [[target]]
+        name = "theirs"
+        nbd = "nbd://storage/data?a=b"
+        [[target]]
+        name = "other"
+        device = "disk"
+        [[phase]]
+        name = "reads"
+        seconds = 1
+        [[phase.job]]
+        name = "reads"
+        work = "read"
+        pattern = "uniform"
+        size = "1M"
+        [[phase]]
+        name = "mixed"
+        only = ["other"]
+        seconds = 1
+        [[phase.job]]
+        name = "mixed"
+        work = "mix"
+        read_percent = 50
+        pattern = "uniform"
+        size = "1M"
+    "#;
+
+    /// What becomes of the target that is there already, if these may be written over.
+    fn serve(plan: &str, may_overwrite: &[String]) -> Result<(), String> {
+        let (folder, plan) = (tempfile::tempdir().unwrap(), Plan::parse(plan).unwrap());
+        let interrupt = Interrupt::default();
+        let ground = Ground { may_overwrite, ..Ground::of_test(folder.path(), &interrupt) };
+        let served = Service::serve(&plan, &plan.targets[0], &ground);
+        let service = served.map_err(|error| error.to_string())?;
+        assert!(matches!(service.kind, Kind::Elsewhere));
+        assert_eq!(service.uri(), URI);
+        Ok(())
+    }
+
+    #[test]
+    fn an_export_that_is_there_already_is_written_to_only_if_the_operator_says_so() {
+        // What writes is for another target.
+        assert_eq!(serve(PLAN, &[]), Ok(()));
+        let writes = PLAN.replace("only = [\"other\"]", "");
+        let file_system = format!("file_system = \"ext4\"\n{PLAN}");
+        for plan in [writes, file_system] {
+            let error = serve(&plan, &["nbd://storage/other".to_owned()]).unwrap_err();
+            let expected =
+                format!("target theirs: what is on {URI} would be lost; --overwrite {URI}");
+            assert!(error.starts_with(&expected), "{error}");
+            assert_eq!(serve(&plan, &[URI.to_owned()]), Ok(()));
+        }
     }
 }

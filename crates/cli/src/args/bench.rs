@@ -84,9 +84,10 @@ pub(crate) struct BenchRunArguments {
     /// the results]; they are removed in the end
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// A device of the plan, as the plan writes its path, whose content may be lost; may be given
-    /// several times
-    #[arg(long, value_name = "PATH")]
+    /// A device of the plan, as the plan writes its path, whose content may be lost, or an NBD
+    /// export that is there already and that the plan writes to, as the plan writes its URI; may be
+    /// given several times
+    #[arg(long, value_name = "PATH|URI")]
     pub(crate) overwrite: Vec<String>,
     /// Print all figures as JSON instead of a table
     #[arg(long)]

@@ -314,6 +314,27 @@ fn a_device_of_the_operator_is_written_over_only_if_he_says_so() {
 }
 
 #[test]
+fn an_export_that_is_there_already_is_written_to_only_if_the_operator_says_so() {
+    if !has_tool("bench on an export", "fio") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let device = scratch.path("theirs");
+    std::fs::write(&device, vec![7; 32 << 20]).expect("written");
+    let server = scratch.serve_what(&["--bare", &format!("vol={}", device.display())]);
+    let uri = &server.uri;
+    let theirs = format!("[[target]]\nname = \"theirs\"\nnbd = \"{uri}\"\n");
+    let plan = plan(&scratch, "real", &[DEVICES, &theirs, PHASES]);
+    let run = ["bench", "run", &plan, "--out", "out", "--only", "theirs"];
+    let content = |path: &PathBuf| std::fs::read(path).expect("readable");
+    let refused = scratch.run(&run).expect(1);
+    refused.says(&format!("target theirs: what is on {uri} would be lost; --overwrite {uri}"));
+    assert!(content(&device).iter().all(|byte| *byte == 7));
+    scratch.run(&[&run[..], &["--overwrite", uri]].concat()).expect(0).says("| theirs | read");
+    assert!(content(&device).iter().any(|byte| *byte != 7));
+}
+
+#[test]
 fn an_interrupted_run_ends_what_it_has_started_and_goes_on() {
     if !has_tool("bench interrupted", "fio") {
         return;
