@@ -39,7 +39,8 @@ pub(crate) struct Options {
     #[arg(long)]
     quick: bool,
     /// Folder for the results [default: kernel-caches in the build folder]. What it has of the same
-    /// build is not measured again
+    /// build is not measured again; results of another build are removed. One that has others'
+    /// files in `raw` is refused
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Write the document here [default: docs/kernel-caches.md; nowhere with --quick or --only]
@@ -62,14 +63,14 @@ struct Target {
 pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     interrupt::watch()?;
     let workspace = Workspace::load()?;
-    let targets = chosen(&options.only)?;
+    let (all, targets) = (chosen(&[])?, chosen(&options.only)?);
     let guests = CacheGuests::prepare(&workspace)?;
     let build = workspace.metadata.target_directory.as_std_path();
     let out = options.out.clone().unwrap_or_else(|| build.join("kernel-caches"));
     let machine = Machine::examine(&workspace);
     let what = format!("quick: {}", options.quick);
     let own = std::env::current_exe().context("cannot find our own program")?;
-    drop_others(&out, &Identity::of(&machine, &[guests.forebay(), &own], what)?)?;
+    drop_others(&out, &Identity::of(&machine, &[guests.forebay(), &own], what)?, &all)?;
     let raw = out.join("raw");
     let seconds = if options.quick { QUICK_SECONDS } else { 0 };
     let mut failed = 0;
@@ -102,17 +103,54 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
 }
 
 /// Makes the folder for results, and drops those of another build or machine, or with phases of
-/// another length.
-fn drop_others(out: &Path, identity: &Identity) -> anyhow::Result<()> {
+/// another length, of any of these targets. Nothing else is removed.
+///
+/// # Errors
+///
+/// If it has files and does not say that it is one of ours: who knows whose data that is.
+fn drop_others(out: &Path, identity: &Identity, targets: &[String]) -> anyhow::Result<()> {
     let (raw, stamp) = (out.join("raw"), out.join("identity.json"));
-    let known = std::fs::read(&stamp).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    if known.as_ref() != Some(identity) && raw.exists() {
-        println!("results of another build, machine or length in {} are dropped", raw.display());
-        std::fs::remove_dir_all(&raw).with_context(|| format!("cannot drop {}", raw.display()))?;
-    }
     std::fs::create_dir_all(&raw).with_context(|| format!("cannot make {}", raw.display()))?;
+    let known: Option<Identity> =
+        std::fs::read(&stamp).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok());
+    if known.as_ref() != Some(identity) {
+        let files = files(&raw).with_context(|| format!("cannot read {}", raw.display()))?;
+        ensure!(
+            known.is_some() || files.is_empty(),
+            "{} has files, and no identity.json beside it that says that they are results of \
+             `cargo xtask bench caches`; --out names another folder, or remove what is in it",
+            raw.display()
+        );
+        let ours: Vec<&PathBuf> = files.iter().filter(|path| is_of(path, targets)).collect();
+        if !ours.is_empty() {
+            let raw = raw.display();
+            println!("results of another build, machine or length in {raw} are dropped");
+        }
+        for path in ours {
+            std::fs::remove_file(path)
+                .with_context(|| format!("cannot drop {}", path.display()))?;
+        }
+    }
     let text = serde_json::to_string_pretty(identity)? + "\n";
     std::fs::write(&stamp, text).with_context(|| format!("cannot write {}", stamp.display()))
+}
+
+/// What is in a folder.
+fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+    std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect()
+}
+
+/// Whether a file is called as results of one of these targets are, or as the reason for which
+/// there are none: `TARGET-N.json` or `TARGET-N.failed`.
+fn is_of(path: &Path, targets: &[String]) -> bool {
+    let is_name = |name: &str| {
+        let stem = name.strip_suffix(".json").or_else(|| name.strip_suffix(".failed"));
+        let parts = stem.and_then(|stem| stem.rsplit_once('-'));
+        parts.is_some_and(|(target, round)| {
+            targets.iter().any(|known| known == target) && round.parse::<u32>().is_ok()
+        })
+    };
+    path.file_name().and_then(|name| name.to_str()).is_some_and(is_name)
 }
 
 /// Names of the targets to measure.
@@ -193,5 +231,52 @@ mod tests {
         assert!(chosen(&[]).expect("a plan").contains(&"forebay-reads".to_owned()));
         assert!(chosen(&["tape".to_owned()]).is_err());
         assert_eq!(chosen(&["slow-reads".to_owned()]).expect("it is there"), ["slow-reads"]);
+    }
+
+    fn identity(options: &str) -> Identity {
+        Identity::of(&Machine::default(), &[], options.to_owned()).expect("no program is read")
+    }
+
+    /// Names in a folder, in order.
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |path: PathBuf| path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let mut names: Vec<String> =
+            files(folder).expect("a folder").into_iter().filter_map(name).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_results_of_ours_are_dropped() {
+        let out = tempfile::tempdir().expect("a folder");
+        let (raw, targets) = (out.path().join("raw"), chosen(&[]).expect("a plan"));
+        drop_others(out.path(), &identity("a"), &targets).expect("it is empty");
+        let theirs = ["forebay-reads-1.json.bak", "forebay-reads-x.json", "tape-1.json"];
+        let all = [&["forebay-reads-1.json", "slow-reads-12.failed"], &theirs[..]].concat();
+        for name in &all {
+            std::fs::write(raw.join(name), name).expect("written");
+        }
+        std::fs::create_dir(raw.join("holiday")).expect("made");
+        drop_others(out.path(), &identity("a"), &targets).expect("it is the same run");
+        assert_eq!(names(&raw).len(), all.len() + 1);
+        drop_others(out.path(), &identity("b"), &targets).expect("it is of another one");
+        assert_eq!(names(&raw), [&theirs[..2], &["holiday", "tape-1.json"]].concat());
+    }
+
+    #[test]
+    fn a_folder_that_does_not_say_whose_it_is_is_refused_and_left_alone() {
+        let out = tempfile::tempdir().expect("a folder");
+        let (raw, targets) = (out.path().join("raw"), chosen(&[]).expect("a plan"));
+        std::fs::create_dir(&raw).expect("made");
+        std::fs::write(raw.join("forebay-reads-1.json"), "mine").expect("written");
+        // None, and one of something else.
+        for _ in 0..2 {
+            let error = drop_others(out.path(), &identity("a"), &targets).expect_err("refused");
+            let text = error.to_string();
+            assert!(text.contains(&raw.display().to_string()) && text.contains("--out"), "{text}");
+            assert_eq!(names(&raw), ["forebay-reads-1.json"]);
+            assert!(names(out.path()).len() <= 2, "it is not made ours");
+            std::fs::write(out.path().join("identity.json"), "{\"mine\": 1}").expect("written");
+        }
     }
 }
