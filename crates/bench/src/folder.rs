@@ -12,7 +12,7 @@
 //! What failed is tried again.
 //!
 //! Invariant: all results of a folder are of one plan, one clock, one build of forebay, and one
-//! machine.
+//! machine; in real time also of one folder for files in place of devices, on one disk.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -51,6 +51,8 @@ pub enum FolderError {
         path: PathBuf,
         /// What is not the same, each as `what: there this, now that`.
         differences: Vec<String>,
+        /// Whether files in place of devices lay elsewhere, which the operator chooses.
+        are_devices_elsewhere: bool,
     },
     /// A file is not what this version writes.
     #[error("{}: {what}", path.display())]
@@ -81,28 +83,92 @@ pub struct Machine {
     /// Which time passes there.
     #[serde(default)]
     pub clock: Option<Clock>,
+    /// Where files in place of devices lie, in real time. Earlier versions did not say.
+    #[serde(default)]
+    pub devices: Option<DevicesFolder>,
+}
+
+/// The folder that files in place of devices lie in. They are as fast as its disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct DevicesFolder {
+    /// Absolute, without links.
+    pub path: PathBuf,
+    /// The number of the file system's device, as `major:minor`: another disk may be mounted there
+    /// the next time.
+    pub device: String,
+}
+
+impl DevicesFolder {
+    /// Finds out where a folder is, which has to be there.
+    ///
+    /// # Errors
+    ///
+    /// If it is not there, or cannot be looked at.
+    pub fn examine(path: &Path) -> Result<DevicesFolder, FolderError> {
+        let look = || {
+            let path = std::fs::canonicalize(path)?;
+            let device = rustix::fs::stat(&path)?.st_dev;
+            let device = format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+            Ok(DevicesFolder { path, device })
+        };
+        look().map_err(|source| FolderError::File { path: path.to_owned(), source })
+    }
+}
+
+impl std::fmt::Display for DevicesFolder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{} on device {}", self.path.display(), self.device)
+    }
+}
+
+/// Whose results are held against each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// Those of one folder: nothing may differ, and what is not known may.
+    OneFolder,
+    /// Those of two: devices may be in folders of their own, as long as the disk is the same.
+    TwoFolders,
 }
 
 impl Machine {
-    /// What results of one folder must have in common and is not the same in `now`, each as
+    /// What results must have in common and is not the same in `now`, each as
     /// `what: there this, now that`.
     #[must_use]
-    pub fn differences(&self, now: &Machine) -> Vec<String> {
+    pub fn differences(&self, now: &Machine, scope: Scope) -> Vec<String> {
         // Kernels tell a little more or less of the same memory.
         let memory = |machine: &Machine| {
             let gib = 1_u64 << 30;
             format!("{} GiB", (machine.memory_bytes + gib / 2) / gib)
         };
         let clock = |machine: &Machine| machine.clock.map_or("none", Clock::name).to_owned();
-        let pairs = [
+        let devices = |machine: &Machine| {
+            let devices = machine.devices.as_ref();
+            devices.map_or_else(|| "not known".to_owned(), DevicesFolder::to_string)
+        };
+        let mut pairs = vec![
             ("forebay", self.version.clone(), now.version.clone()),
             ("processors", self.processors.clone(), now.processors.clone()),
             ("memory", memory(self), memory(now)),
             ("kernel", self.kernel.clone(), now.kernel.clone()),
             ("clock", clock(self), clock(now)),
         ];
+        if self.are_devices_elsewhere(now, scope) {
+            pairs.push(("devices", devices(self), devices(now)));
+        }
         let different = pairs.into_iter().filter(|(_, there, now)| there != now);
         different.map(|(what, there, now)| format!("{what}: there {there}, now {now}")).collect()
+    }
+
+    /// Whether files in place of devices lie elsewhere in `now`. Virtual time has none.
+    fn are_devices_elsewhere(&self, now: &Machine, scope: Scope) -> bool {
+        if self.clock != now.clock {
+            return false;
+        }
+        match (scope, &self.devices, &now.devices) {
+            (Scope::OneFolder, there, now) => there != now,
+            (Scope::TwoFolders, Some(there), Some(now)) => there.device != now.device,
+            (Scope::TwoFolders, ..) => false,
+        }
     }
 }
 
@@ -204,10 +270,12 @@ impl Folder {
                 return Ok(Some(FolderError::OtherPlan(self.path.clone())));
             }
         }
-        let differences = self.machine()?.differences(machine);
-        let path = self.path.clone();
+        let (there, path) = (self.machine()?, self.path.clone());
+        let differences = there.differences(machine, Scope::OneFolder);
+        let are_devices_elsewhere = there.are_devices_elsewhere(machine, Scope::OneFolder);
         let is_other = !differences.is_empty();
-        Ok(is_other.then_some(FolderError::OtherMachine { path, differences }))
+        let error = FolderError::OtherMachine { path, differences, are_devices_elsewhere };
+        Ok(is_other.then_some(error))
     }
 
     /// Results, and reasons for which there are none.
@@ -458,6 +526,49 @@ mod tests {
         assert_eq!(folder.machine().unwrap(), machine("1", "6"));
         let again = create(place.path(), "a plan", &machine("1", "6")).unwrap();
         assert_eq!(again.outcome(&target(), 2).unwrap(), Outcome::Measured(result()));
+    }
+
+    #[test]
+    fn results_of_devices_on_another_disk_are_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let on = |path: &str, device: &str| {
+            let devices = Some(DevicesFolder { path: path.into(), device: device.to_owned() });
+            Machine { clock: Some(Clock::Real), devices, ..machine("1", "6") }
+        };
+        let folder = create(place.path(), "a plan", &on("/mnt", "8:1")).unwrap();
+        folder.save(&result()).unwrap();
+        create(place.path(), "a plan", &on("/mnt", "8:1")).unwrap();
+        // Another folder, and another disk in the same one.
+        for (path, device) in [("/srv", "8:1"), ("/mnt", "8:2")] {
+            let refused = create(place.path(), "a plan", &on(path, device)).err().unwrap();
+            let text = refused.to_string();
+            let now = format!("(devices: there /mnt on device 8:1, now {path} on device {device})");
+            assert!(text.ends_with(&now), "{text}");
+            let is_said =
+                matches!(refused, FolderError::OtherMachine { are_devices_elsewhere: true, .. });
+            assert!(is_said, "{text}");
+        }
+        let differences =
+            |path, device| on("/mnt", "8:1").differences(&on(path, device), Scope::TwoFolders);
+        assert!(differences("/srv", "8:1").is_empty());
+        assert_eq!(differences("/mnt", "8:2").len(), 1);
+    }
+
+    #[test]
+    fn a_folder_that_does_not_say_where_devices_were_is_read_and_not_continued() {
+        let place = tempfile::tempdir().unwrap();
+        let devices = Some(DevicesFolder::examine(place.path()).unwrap());
+        let now = Machine { clock: Some(Clock::Real), devices, ..machine("1", "6") };
+        let folder = create(place.path(), "a plan", &now).unwrap();
+        folder.save(&result()).unwrap();
+        let mut of_old = serde_json::to_value(&now).unwrap();
+        of_old.as_object_mut().unwrap().remove("devices").unwrap();
+        folder.write(MACHINE, of_old.to_string().as_bytes()).unwrap();
+        let of_old = folder.machine().unwrap();
+        assert_eq!(of_old, Machine { devices: None, ..now.clone() });
+        assert!(of_old.differences(&now, Scope::TwoFolders).is_empty());
+        let error = error(create(place.path(), "a plan", &now));
+        assert!(error.contains("devices: there not known, now /"), "{error}");
     }
 
     #[test]

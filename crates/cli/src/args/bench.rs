@@ -47,10 +47,10 @@ pub(crate) struct BenchListArguments {
 /// In virtual time the engine works on models of devices, and half an hour on a hard disk takes
 /// one to a few minutes. In real time fio works on devices of this machine, on files in their
 /// place, and on what is served over NBD; see that nothing else runs. A run that was interrupted
-/// goes on when it is started again with the same folder, by the same build of forebay and on the
-/// same machine; what failed is tried again. A target that fails is reported, and the others are
-/// measured. How the bounds of the plan stand is told below the figures; the run does not fail if
-/// one is missed.
+/// goes on when it is started again with the same folder, by the same build of forebay, on the
+/// same machine, and in real time with devices in the same place; what failed is tried again. A
+/// target that fails is reported, and the others are measured. How the bounds of the plan stand is
+/// told below the figures; the run does not fail if one is missed.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -66,9 +66,9 @@ pub(crate) struct BenchRunArguments {
     /// Folder for the results [default: bench-PLAN, in this folder]
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Measure anew in a folder that has results of another plan, of another build of forebay, or
-    /// of another machine, and remove these. Results that belong to this run are kept. Without it
-    /// such a folder is refused
+    /// Measure anew in a folder that has results of another plan, of another build of forebay, of
+    /// another machine, or of devices elsewhere, and remove these. Results that belong to this run
+    /// are kept. Without it such a folder is refused
     #[arg(long)]
     pub(crate) replace: bool,
     /// Only this target; may be given several times
@@ -80,8 +80,8 @@ pub(crate) struct BenchRunArguments {
     /// How often each target is measured, other than the plan says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: Option<u32>,
-    /// Folder for files in place of devices, in real time [default: `devices` in the folder for
-    /// the results]; they are removed in the end
+    /// Folder for files in place of devices, in real time [default: the folder for the results];
+    /// they are removed in the end. A run that goes on needs the same folder, on the same disk
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
     /// A device of the plan, as the plan writes its path, whose content may be lost, or an NBD

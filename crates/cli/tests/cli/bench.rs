@@ -313,6 +313,29 @@ fn a_device_of_the_operator_is_written_over_only_if_he_says_so() {
     assert!(content(&device).iter().any(|byte| *byte != 7));
 }
 
+/// A phase that needs no fio.
+const PAUSE: &str = "[[phase]]\nname = \"pause\"\nseconds = 1\n";
+
+#[test]
+fn a_run_goes_on_only_with_devices_in_the_same_folder() {
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "real", &[DEVICES, PAUSE]);
+    for folder in ["one", "other"] {
+        std::fs::create_dir(scratch.path(folder)).expect("made");
+    }
+    let run = ["bench", "run", &plan, "--out", "out", "--only", "ssd"];
+    let in_folder = |folder: &str| scratch.run(&[&run[..], &["--dir", folder]].concat());
+    in_folder("one").expect(0);
+    in_folder("./one").expect(0);
+    let (one, other) = (scratch.path("one"), scratch.path("other"));
+    let refused = in_folder("other").expect(3).says("--dir").says("--replace");
+    let refused = refused.says(&format!("devices: there {} on device ", one.display()));
+    refused.says(&format!("now {} on device ", other.display()));
+    scratch.run(&run).expect(3).says("--dir");
+    in_folder("nowhere").expect(1).says("nowhere");
+    scratch.run(&["bench", "report", "out"]).expect(0);
+}
+
 #[test]
 fn an_export_that_is_there_already_is_written_to_only_if_the_operator_says_so() {
     if !has_tool("bench on an export", "fio") {

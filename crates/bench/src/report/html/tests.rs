@@ -66,6 +66,7 @@ fn machine() -> Machine {
         memory_bytes: 8 << 30,
         kernel: "Linux 6".to_owned(),
         clock: None,
+        devices: None,
     }
 }
 

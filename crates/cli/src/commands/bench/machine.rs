@@ -1,8 +1,9 @@
 //! Where something is measured.
 
 use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
 
-use forebay_bench::folder::Machine;
+use forebay_bench::folder::{DevicesFolder, Machine};
 use forebay_bench::plan::Clock;
 use rustix::system;
 
@@ -11,9 +12,9 @@ use crate::exit::Failure;
 /// The program that runs, also if its file has been replaced since.
 const PROGRAM: &str = "/proc/self/exe";
 
-/// This machine and this program, now, for results in this time. What cannot be found out of the
-/// machine is left empty.
-pub(super) fn examine(clock: Clock) -> Result<Machine, Failure> {
+/// This machine and this program, now, for results in this time; in real time with the folder for
+/// files in place of devices. What cannot be found out of the machine is left empty.
+pub(super) fn examine(clock: Clock, devices: Option<&Path>) -> Result<Machine, Failure> {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let processors = read("/proc/cpuinfo");
     let model = processors.lines().find_map(|line| {
@@ -32,6 +33,7 @@ pub(super) fn examine(clock: Clock) -> Result<Machine, Failure> {
         memory_bytes: system::sysinfo().totalram * u64::from(system::sysinfo().mem_unit),
         kernel: format!("{} {}", text(name.sysname()), text(name.release())),
         clock: Some(clock),
+        devices: devices.map(DevicesFolder::examine).transpose()?,
     })
 }
 

@@ -5,7 +5,7 @@ mod machine;
 mod run;
 
 use forebay_bench::compare::{REPETITIONS_MIN, Verdict, compare};
-use forebay_bench::folder::{Folder, FolderError, Machine};
+use forebay_bench::folder::{Folder, FolderError, Machine, Scope};
 use forebay_bench::plan::{Clock, Plan, PlanError};
 use forebay_bench::plans::BUILT_IN;
 use forebay_bench::report;
@@ -85,7 +85,7 @@ fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
         return output::print_json(&changes);
     }
     output::print(&format!("In {} time.\n\n{}", clock.name(), report::changes(&changes)))?;
-    let mut others = old_machine.differences(&machine);
+    let mut others = old_machine.differences(&machine, Scope::TwoFolders);
     if old_plan != plan {
         others.push("the plan".to_owned());
     }
@@ -132,13 +132,21 @@ impl From<PlanError> for Failure {
     }
 }
 
+/// What to do about results that do not belong.
+const OTHER_RESULTS: &str = "--out names another folder, --replace measures all anew in this one";
+
 impl From<FolderError> for Failure {
     fn from(error: FolderError) -> Failure {
         let text = error.to_string();
         match error {
             FolderError::Plan(plan) => plan.into(),
-            FolderError::OtherPlan(_) | FolderError::OtherMachine { .. } => Failure::refused(text)
-                .or("--out names another folder, --replace measures all anew in this one"),
+            FolderError::OtherMachine { are_devices_elsewhere: true, .. } => Failure::refused(text)
+                .or(format!(
+                    "--dir names the folder for devices, which has to be the same; {OTHER_RESULTS}"
+                )),
+            FolderError::OtherPlan(_) | FolderError::OtherMachine { .. } => {
+                Failure::refused(text).or(OTHER_RESULTS)
+            }
             _ => Failure::failed(text),
         }
     }

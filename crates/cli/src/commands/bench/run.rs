@@ -46,11 +46,13 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     }
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     let create = if arguments.replace { Folder::create_or_replace } else { Folder::create };
-    let folder = create(&out, &text, &files, &machine::examine(plan.clock)?)?;
-    let grounds = match plan.clock {
-        Clock::Real => Some(Grounds::prepare(arguments, &out)?),
+    let devices = match plan.clock {
+        Clock::Real => Some(devices_folder(arguments, &out)?),
         Clock::Virtual => None,
     };
+    let machine = machine::examine(plan.clock, devices.as_deref())?;
+    let folder = create(&out, &text, &files, &machine)?;
+    let grounds = devices.map(|devices| Grounds::prepare(arguments, &devices)).transpose()?;
     let all = measurements(&plan, &arguments.only);
     let total = all.len();
     let pending = pending(&folder, all)?;
@@ -153,6 +155,17 @@ fn find(plan: &str) -> Result<(String, Source), Failure> {
     Ok((name.unwrap_or_else(|| "plan".to_owned()), Source::read(path)?))
 }
 
+/// Where files in place of devices go: in the folder for results, which is made, unless said.
+fn devices_folder(arguments: &BenchRunArguments, out: &Path) -> Result<PathBuf, Failure> {
+    let (folder, made) = match &arguments.dir {
+        Some(dir) => (dir.as_path(), Ok(())),
+        None => (out, std::fs::create_dir_all(out)),
+    };
+    // Servers are started elsewhere.
+    made.and_then(|()| std::path::absolute(folder))
+        .map_err(|error| Failure::failed(format!("cannot write to {}: {error}", folder.display())))
+}
+
 /// What real time needs.
 struct Grounds {
     program: PathBuf,
@@ -164,14 +177,11 @@ struct Grounds {
 }
 
 impl Grounds {
-    fn prepare(arguments: &BenchRunArguments, out: &Path) -> Result<Grounds, Failure> {
+    fn prepare(arguments: &BenchRunArguments, parent: &Path) -> Result<Grounds, Failure> {
         let failed = |what: &str, error| Failure::failed(format!("{what}: {error}"));
         let program = std::env::current_exe()
             .map_err(|error| failed("cannot find the program forebay", error))?;
-        let parent = arguments.dir.as_deref().unwrap_or(out);
-        let parent = std::path::absolute(parent)
-            .map_err(|error| failed(&format!("cannot find {}", parent.display()), error))?;
-        let devices = tempfile::Builder::new().prefix("devices-").tempdir_in(&parent);
+        let devices = tempfile::Builder::new().prefix("devices-").tempdir_in(parent);
         let devices = devices
             .map_err(|error| failed(&format!("cannot write to {}", parent.display()), error))?;
         let sockets = tempfile::Builder::new().prefix("forebay-bench-").tempdir();
