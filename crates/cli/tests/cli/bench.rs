@@ -313,8 +313,33 @@ fn a_device_of_the_operator_is_written_over_only_if_he_says_so() {
     assert!(content(&device).iter().any(|byte| *byte != 7));
 }
 
+/// A target on which another build takes the place of the program.
+const REBUILT: &str = r#"
+[[target]]
+name = "rebuilt"
+nbd = "nbd+unix:///?socket={socket}"
+command = ["sh", "-c", "mv \"$0\" mine && chmod +x mine; exit 3", "OTHER"]
+"#;
+
 /// A phase that needs no fio.
 const PAUSE: &str = "[[phase]]\nname = \"pause\"\nseconds = 1\n";
+
+#[test]
+fn a_run_has_one_build_whatever_takes_the_place_of_the_program() {
+    let mut scratch = Scratch::new();
+    scratch.run_from_copy("mine");
+    let other = scratch.path("other");
+    std::fs::write(&other, "#!/bin/sh\nexit 9\n").expect("written");
+    let rebuilt = REBUILT.replace("mine", &scratch.path("mine").display().to_string());
+    let rebuilt = rebuilt.replace("OTHER", &other.display().to_string());
+    // The target comes before those that it spoils.
+    let devices = DEVICES.replacen("[[target]]", &format!("{rebuilt}[[target]]"), 1);
+    let plan = plan(&scratch, "real", &[&devices, PAUSE]);
+    let ended = scratch.run(&["bench", "run", &plan, "--out", "out"]).expect(1);
+    let ended = ended.says("1 measurements failed");
+    assert!(std::fs::read(scratch.path("mine")).expect("it is there").starts_with(b"#!"));
+    assert!(scratch.path("out/raw/cached-1.json").exists(), "{ended:#?}");
+}
 
 #[test]
 fn a_run_goes_on_only_with_devices_in_the_same_folder() {

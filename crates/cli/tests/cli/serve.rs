@@ -63,6 +63,25 @@ fn the_daemon_asks_for_huge_pages_unless_the_administrator_says_otherwise() {
     assert_eq!(tunables(server).as_deref(), Some("GLIBC_TUNABLES=glibc.malloc.hugetlb=0"));
 }
 
+#[cfg(target_env = "gnu")]
+#[test]
+fn a_daemon_whose_file_is_gone_has_huge_pages_all_the_same() {
+    let mut scratch = Scratch::new();
+    scratch.cache_with_volume("writeback");
+    scratch.file("bare.img", 1 << 20);
+    scratch.run_from_copy("forebay");
+    let first = scratch.serve_what(&["--bare", "bare=bare.img"]);
+    // As a build does it.
+    std::fs::remove_file(scratch.path("forebay")).expect("it is there");
+    std::fs::write(scratch.path("forebay"), "another build").expect("written");
+    scratch.run_from(format!("/proc/{}/exe", first.pid()).into());
+    let second = scratch.serve_at("second.nbd", &["cache.img"]);
+    let wanted = "GLIBC_TUNABLES=glibc.malloc.hugetlb=1".to_owned();
+    assert!(second.environment().contains(&wanted), "{:?}", second.environment());
+    drop(first);
+    assert_eq!(second.terminate(), Some(0));
+}
+
 #[test]
 fn the_engine_has_as_much_memory_as_those_who_model_a_daemon_give_it() {
     let scratch = Scratch::new();

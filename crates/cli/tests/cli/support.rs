@@ -51,6 +51,8 @@ impl Ended {
 /// A test's directory.
 pub(crate) struct Scratch {
     directory: tempfile::TempDir,
+    /// What is run.
+    program: PathBuf,
 }
 
 fn pid_of(child: &Child) -> Pid {
@@ -86,7 +88,24 @@ fn run_to_end(command: &mut Command, meanwhile: impl FnOnce(&Child)) -> Ended {
 
 impl Scratch {
     pub(crate) fn new() -> Scratch {
-        Scratch { directory: tempfile::tempdir().expect("a temporary directory") }
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Scratch { directory, program: env!("CARGO_BIN_EXE_forebay").into() }
+    }
+
+    /// From now on runs another program.
+    pub(crate) fn run_from(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
+    /// Copies the binary into the directory, and runs the copy from now on. Another program copies:
+    /// one that some other test starts at this moment would have a file of ours open for writing,
+    /// and nobody could start that.
+    pub(crate) fn run_from_copy(&mut self, name: &str) {
+        let copy = self.path(name);
+        let mut copying = Command::new("cp");
+        copying.arg(&self.program).arg(&copy);
+        assert!(copying.status().expect("cp is there").success());
+        self.run_from(copy);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -109,7 +128,7 @@ impl Scratch {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_forebay"));
+        let mut command = Command::new(&self.program);
         command
             .current_dir(self.directory.path())
             .env("FOREBAY_RUN_DIR", self.path("run"))
@@ -195,6 +214,11 @@ impl Scratch {
     /// The same with more in its environment.
     pub(crate) fn serve_with(&self, what: &[&str], environment: &[(&str, &Path)]) -> Server {
         self.start_and_wait("client.nbd", what, environment)
+    }
+
+    /// The same at a socket of this name.
+    pub(crate) fn serve_at(&self, socket: &str, what: &[&str]) -> Server {
+        self.start_and_wait(socket, what, &[])
     }
 
     /// Starts a server that takes over from the one that runs, and waits until it serves.

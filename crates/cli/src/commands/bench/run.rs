@@ -166,8 +166,18 @@ fn devices_folder(arguments: &BenchRunArguments, out: &Path) -> Result<PathBuf, 
         .map_err(|error| Failure::failed(format!("cannot write to {}: {error}", folder.display())))
 }
 
+/// A link in `folder` that leads to this very program for as long as it runs, also if another one
+/// has taken the place of its file: a run has results of one build. The link is called as the
+/// program is, for people who see it in messages and in lists of processes.
+fn link_to_this_program(folder: &Path) -> std::io::Result<PathBuf> {
+    let link = folder.join("forebay");
+    std::os::unix::fs::symlink(format!("/proc/{}/exe", std::process::id()), &link)?;
+    Ok(link)
+}
+
 /// What real time needs.
 struct Grounds {
+    /// This very program, in the folder of sockets.
     program: PathBuf,
     /// Files in place of devices; goes away with this.
     devices: TempDir,
@@ -179,13 +189,13 @@ struct Grounds {
 impl Grounds {
     fn prepare(arguments: &BenchRunArguments, parent: &Path) -> Result<Grounds, Failure> {
         let failed = |what: &str, error| Failure::failed(format!("{what}: {error}"));
-        let program = std::env::current_exe()
-            .map_err(|error| failed("cannot find the program forebay", error))?;
         let devices = tempfile::Builder::new().prefix("devices-").tempdir_in(parent);
         let devices = devices
             .map_err(|error| failed(&format!("cannot write to {}", parent.display()), error))?;
         let sockets = tempfile::Builder::new().prefix("forebay-bench-").tempdir();
         let sockets = sockets.map_err(|error| failed("cannot make a folder for sockets", error))?;
+        let program = link_to_this_program(sockets.path())
+            .map_err(|error| failed("cannot link to the program forebay", error))?;
         let interrupt = Interrupt::default();
         let flag = interrupt.flag();
         signals::watch(HangUp::Watch, move |signal| {
