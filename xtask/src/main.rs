@@ -5,6 +5,7 @@
 //! elsewhere.
 
 mod bench;
+mod build;
 mod charts;
 mod check;
 mod coverage;

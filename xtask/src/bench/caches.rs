@@ -16,6 +16,7 @@ use super::machine::Machine;
 use super::plan_report::PlanReport;
 use super::progress::Identity;
 use crate::Outcome;
+use crate::build::Build;
 use crate::vm::CacheGuests;
 use crate::workspace::Workspace;
 
@@ -64,13 +65,16 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     interrupt::watch()?;
     let workspace = Workspace::load()?;
     let (all, targets) = (chosen(&[])?, chosen(&options.only)?);
-    let guests = CacheGuests::prepare(&workspace)?;
-    let build = workspace.metadata.target_directory.as_std_path();
-    let out = options.out.clone().unwrap_or_else(|| build.join("kernel-caches"));
+    // What guests are made of may have to be downloaded first, while sources change.
+    let build = Build::begin(&workspace)?;
+    let forebay = build.forebay(&workspace)?;
     let machine = Machine::examine(&workspace);
+    let guests = CacheGuests::prepare(&workspace, &forebay)?;
+    let target = workspace.metadata.target_directory.as_std_path();
+    let out = options.out.clone().unwrap_or_else(|| target.join("kernel-caches"));
     let what = format!("quick: {}", options.quick);
-    let own = std::env::current_exe().context("cannot find our own program")?;
-    drop_others(&out, &Identity::of(&machine, &[guests.forebay(), &own], what)?, &all)?;
+    let programs = [forebay.as_path(), Path::new(super::OWN_PROGRAM)];
+    drop_others(&out, &Identity::of(&machine, &programs, what)?, &all)?;
     let raw = out.join("raw");
     let seconds = if options.quick { QUICK_SECONDS } else { 0 };
     let mut failed = 0;
@@ -90,7 +94,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
             }
         }
     }
-    let report = PlanReport::of(guests.forebay(), &out)?;
+    let report = PlanReport::of(&forebay, &out)?;
     println!("\n{}", report.tables);
     super::print_bounds(&report.bounds);
     let usual = !options.quick && options.only.is_empty();

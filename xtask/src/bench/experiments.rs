@@ -18,6 +18,7 @@ use super::interrupt;
 use super::machine::Machine;
 use super::plan_report::PlanReport;
 use super::warm_up;
+use crate::build::Build;
 use crate::workspace::Workspace;
 use crate::{Outcome, charts, process};
 
@@ -85,8 +86,10 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     if let Some(name) = options.only.iter().find(|name| !plans.contains(&name.as_str())) {
         bail!("{name} is none of these plans; they are {}", plans.join(", "));
     }
+    // One build for all plans: sources may change while the run lasts.
+    let build = Build::begin(&workspace)?;
+    let forebay = build.forebay(&workspace)?;
     let machine = Machine::examine(&workspace);
-    let forebay = workspace.build_forebay()?;
     let is_chosen =
         |plan: &&str| options.only.is_empty() || options.only.iter().any(|name| name == plan);
     let (warm_up, first_runs) = (warm_up::text(&Value::Null), first_runs::text(&Value::Null));
@@ -105,7 +108,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     }
     if options.only.is_empty() && !options.real {
         // Those of the same results, which README shows.
-        charts::draw(&["zipf", "writes"])?;
+        charts::draw(&["zipf", "writes"], &forebay)?;
     }
     if results.failed.is_empty() {
         return Ok(Outcome::Passed);

@@ -18,7 +18,6 @@ use super::progress::Progress;
 use super::slow::{Bench, Fill, Origin, Sizes};
 use super::spread::Spread;
 use super::vhost_user::client::Client;
-use crate::workspace::Workspace;
 
 pub(super) const SIZES: Sizes =
     Sizes { origin_bytes: 2 << 30, fill: Fill::Holes, cache_bytes: 256 << 20 };
@@ -158,13 +157,12 @@ pub(super) struct Fairness {
 
 /// All kinds of work. Clients that differ are measured once.
 pub(super) fn measure(
-    workspace: &Workspace,
     bench: Bench<'_>,
+    client: &Client,
     plan: Plan,
     progress: &mut Progress,
 ) -> anyhow::Result<Fairness> {
-    let client = Client::build(workspace)?;
-    let equal = equal(bench, &client, plan, progress)?;
+    let equal = equal(bench, client, plan, progress)?;
     let unequal = unequal::measure(bench, 1, progress)?;
     Ok(Fairness { equal, unequal })
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::ground::Ground;
 use super::interrupt;
 use super::server::{Ready, Server};
+use crate::build::Build;
 use crate::process;
 use crate::workspace::Workspace;
 
@@ -47,7 +48,7 @@ pub(super) struct Set<'a> {
     pub(super) order: Order,
 }
 
-/// The released binary.
+/// The released binary: a copy that no later build changes.
 pub(super) struct Program(PathBuf);
 
 /// A daemon with one volume.
@@ -134,9 +135,9 @@ pub(super) fn uri(export: &str, socket: &Path) -> String {
 }
 
 impl Program {
-    /// Builds it with optimization.
-    pub(super) fn build(workspace: &Workspace) -> anyhow::Result<Program> {
-        workspace.build_forebay().map(Program)
+    /// Builds it with optimization, and keeps a copy.
+    pub(super) fn build(workspace: &Workspace, build: &Build) -> anyhow::Result<Program> {
+        build.forebay(workspace).map(Program)
     }
 
     pub(super) fn path(&self) -> &Path {

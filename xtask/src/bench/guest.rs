@@ -21,6 +21,7 @@ use super::document::{cell, table, verdicts};
 use super::fairness;
 use super::machine::Machine;
 use super::spread::Spread;
+use crate::build::Build;
 use crate::workspace::Workspace;
 use crate::{Outcome, vm};
 use pauses::Pause;
@@ -249,6 +250,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     let (rounds, seconds) = if options.quick { (1, QUICK_SECONDS) } else { (ROUNDS, SECONDS) };
     println!("this will take about {} min, after the build", rounds * PHASES * seconds / 60 + 5);
+    // What guests are made of may have to be downloaded first, while sources change.
+    let build = Build::begin(&workspace)?;
+    let forebay = build.forebay(&workspace)?;
     let mut figures = Figures {
         machine: Machine::examine(&workspace),
         command: super::command_line(),
@@ -264,7 +268,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         (format!("figures.sh {rounds} {seconds}"), time_max),
         (format!("pauses.sh {rounds}"), pauses::time_max(rounds)),
     ];
-    vm::measure(&workspace, &scripts, &mut |line| {
+    vm::measure(&workspace, &forebay, &scripts, &mut |line| {
         if let Some(text) = line.strip_prefix("figure ") {
             figures.phases.push(text.parse()?);
         } else if let Some(text) = line.strip_prefix("pair ") {

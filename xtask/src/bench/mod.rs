@@ -46,6 +46,7 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 
 use crate::Outcome;
+use crate::build::Build;
 use crate::packages::{self, Install, Purpose};
 use crate::workspace::Workspace;
 
@@ -57,11 +58,14 @@ use plan::{Estimate, Pace, Plan};
 use progress::{Identity, Progress, Start};
 use report::Report;
 use slow::Bench;
+use vhost_user::client::Client;
 
 /// Where samples are kept until the run is complete, in the build folder.
 const STATE: &str = "bench-state.json";
 /// Where the document is, from the root on.
 const DOCUMENT: &str = "docs/performance.md";
+/// This program, also if its file has been replaced since.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -233,9 +237,13 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let estimates: Vec<Estimate> =
         options.parts().into_iter().map(|part| part.estimate(plan)).collect();
     println!("{}", plan::describe(&estimates));
-    let program = Program::build(&workspace)?;
+    // Before anything is measured, and all at once: sources may change while the run lasts.
+    let build = Build::begin(&workspace)?;
+    let program = Program::build(&workspace, &build)?;
+    let client = Client::build(&workspace, &build)?;
     let machine = Machine::examine_with(&workspace, &program);
-    let mut progress = begin(options, &workspace, &program, &machine)?;
+    let scene = Scene { options, workspace: &workspace, program: &program, client: &client };
+    let mut progress = scene.begin(&machine)?;
     let mut report = Report {
         machine: progress.machine().clone(),
         command: command_line(),
@@ -257,7 +265,6 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         engine: None,
         bounds: Vec::new(),
     };
-    let scene = Scene { options, workspace: &workspace, program: &program };
     if let Err(error) = scene.measure(&mut progress, &mut report) {
         println!("{}", progress.farewell());
         return Err(error);
@@ -276,34 +283,31 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     Ok(Outcome::Passed)
 }
 
-/// Begins to keep samples, or finds those of an interrupted run.
-fn begin(
-    options: &Options,
-    workspace: &Workspace,
-    program: &Program,
-    machine: &Machine,
-) -> anyhow::Result<Progress> {
-    let own = std::env::current_exe().context("cannot find our own program")?;
-    let dir = options.dir.as_deref().map(|dir| dir.display().to_string());
-    let Plan { pace, seconds, full_seconds, repetitions } = options.plan();
-    let text = format!(
-        "{pace:?}, {seconds} s and {full_seconds} s, {repetitions} times, in {}",
-        dir.as_deref().unwrap_or("the build folder")
-    );
-    let identity = Identity::of(machine, &[program.path(), &own], text)?;
-    let target = workspace.metadata.target_directory.as_std_path();
-    let start = if options.resume { Start::Resume } else { Start::Anew };
-    Progress::begin(&target.join(STATE), start, identity, machine)
-}
-
 /// What parts are measured with.
 struct Scene<'a> {
     options: &'a Options,
     workspace: &'a Workspace,
     program: &'a Program,
+    client: &'a Client,
 }
 
 impl Scene<'_> {
+    /// Begins to keep samples, or finds those of an interrupted run.
+    fn begin(&self, machine: &Machine) -> anyhow::Result<Progress> {
+        let Scene { options, workspace, program, client } = self;
+        let dir = options.dir.as_deref().map(|dir| dir.display().to_string());
+        let Plan { pace, seconds, full_seconds, repetitions } = options.plan();
+        let text = format!(
+            "{pace:?}, {seconds} s and {full_seconds} s, {repetitions} times, in {}",
+            dir.as_deref().unwrap_or("the build folder")
+        );
+        let programs = [program.path(), client.path(), Path::new(OWN_PROGRAM)];
+        let identity = Identity::of(machine, &programs, text)?;
+        let target = workspace.metadata.target_directory.as_std_path();
+        let start = if options.resume { Start::Resume } else { Start::Anew };
+        Progress::begin(&target.join(STATE), start, identity, machine)
+    }
+
     fn measure(&self, progress: &mut Progress, report: &mut Report) -> anyhow::Result<()> {
         let program = self.program;
         let plan = report.plan;
@@ -324,7 +328,7 @@ impl Scene<'_> {
                 Part::VhostUser => {
                     let ground = self.ground(Medium::Ram, vhost_user::ground_bytes(), report)?;
                     let measured =
-                        vhost_user::measure(self.workspace, program, &ground, plan, progress)?;
+                        vhost_user::measure(program, self.client, &ground, plan, progress)?;
                     report.vhost_user = Some(measured);
                 }
                 Part::Recovery => {
@@ -384,7 +388,7 @@ impl Scene<'_> {
             }
             Part::Drain => report.drain = Some(drain::measure(bench, plan, progress)?),
             Part::Fairness => {
-                let measured = fairness::measure(self.workspace, bench, plan, progress)?;
+                let measured = fairness::measure(bench, self.client, plan, progress)?;
                 report.fairness = Some(measured);
             }
             _ => report.full = Some(full::measure(bench, plan, progress)?),

@@ -21,7 +21,6 @@ use super::interrupt;
 use super::plan::Plan;
 use super::progress::Progress;
 use super::spread::Spread;
-use crate::workspace::Workspace;
 use client::{Client, Figures};
 
 /// Of the volume: less than `writeback_percent` (10) of the cache, so that nothing is written back.
@@ -159,21 +158,20 @@ pub(super) fn seconds(plan: Plan) -> u64 {
     FILE_SECONDS + ways + hand_over::seconds(plan)
 }
 
-/// Builds the client, and measures all kinds of work.
+/// All kinds of work.
 pub(super) fn measure(
-    workspace: &Workspace,
     program: &Program,
+    client: &Client,
     ground: &Ground,
     plan: Plan,
     progress: &mut Progress,
 ) -> anyhow::Result<VhostUser> {
     println!("vhost-user and NBD, {}: all hits", ground.medium.title());
-    let client = Client::build(workspace)?;
     let mut rows: Vec<Row> = Work::all().map(|work| Row { work, samples: Vec::new() }).collect();
     for repetition in 0..plan.repetitions {
         let name = format!("vhost-user/{repetition}");
         let samples = progress.sample(&name, || {
-            let stage = Stage { program, ground, client: &client, plan };
+            let stage = Stage { program, ground, client, plan };
             Ok([stage.samples(Way::VhostUser)?, stage.samples(Way::Nbd)?])
         })?;
         let [over_vhost_user, over_nbd] = samples;
@@ -190,7 +188,7 @@ pub(super) fn measure(
             text(row.ratio(Sample::daemon_cpu_us)),
         );
     }
-    let hand_over = hand_over::measure(&client, plan, progress)?;
+    let hand_over = hand_over::measure(client, plan, progress)?;
     Ok(VhostUser { rows, hand_over })
 }
 

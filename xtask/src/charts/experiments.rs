@@ -1,5 +1,7 @@
 //! Requests a second over time, of plans of `forebay bench` in virtual time.
 
+use std::path::Path;
+
 use anyhow::Context;
 use plotters::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -40,20 +42,21 @@ struct Level {
 }
 
 /// The data of the plan `zipf`, without what comes after its half hour: nothing happens any more.
-pub(super) fn zipf() -> anyhow::Result<String> {
-    data("zipf", 1)
+pub(super) fn zipf(forebay: Option<&Path>) -> anyhow::Result<String> {
+    data("zipf", 1, forebay)
 }
 
 /// The data of the plan `writes`.
-pub(super) fn writes() -> anyhow::Result<String> {
-    data("writes", usize::MAX)
+pub(super) fn writes(forebay: Option<&Path>) -> anyhow::Result<String> {
+    data("writes", usize::MAX, forebay)
 }
 
 /// Runs a plan once, and keeps what a chart shows of so many of a target's phases. What
-/// `cargo xtask bench experiments` of the same build has measured is not measured again.
-fn data(plan: &str, phases_max: usize) -> anyhow::Result<String> {
+/// `cargo xtask bench experiments` of the same build has measured is not measured again. Without a
+/// program `forebay` it is built.
+fn data(plan: &str, phases_max: usize, forebay: Option<&Path>) -> anyhow::Result<String> {
     let workspace = Workspace::load()?;
-    let forebay = workspace.build_forebay()?;
+    let forebay = forebay.map_or_else(|| workspace.build_forebay(), |path| Ok(path.to_owned()))?;
     let out = experiments::folder(&workspace, plan);
     let mut run = std::process::Command::new(forebay);
     run.args(["bench", "run", plan, "--repetitions", "1", "--replace", "--json", "--out"]).arg(out);

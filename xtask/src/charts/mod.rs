@@ -35,24 +35,29 @@ pub(crate) struct Options {
 struct Chart {
     /// Of its files, which end in `.json` and `.svg`.
     name: &'static str,
-    /// Computes its data.
-    data: fn() -> anyhow::Result<String>,
+    /// Computes its data, with a program `forebay` if one is there already.
+    data: fn(Option<&Path>) -> anyhow::Result<String>,
     draw: fn(&str) -> anyhow::Result<String>,
 }
 
 const CHARTS: [Chart; 3] = [
-    Chart { name: "step-response", data: step_response::data, draw: step_response::draw },
+    Chart { name: "step-response", data: |_| step_response::data(), draw: step_response::draw },
     Chart { name: "zipf", data: experiments::zipf, draw: experiments::draw_zipf },
     Chart { name: "writes", data: experiments::writes, draw: experiments::draw_writes },
 ];
 
-/// Draws these anew.
-pub(crate) fn draw(names: &[&str]) -> anyhow::Result<Outcome> {
-    run(&Options { names: names.iter().map(|name| (*name).to_owned()).collect(), redraw: false })
+/// Draws these anew, of what `forebay` computes.
+pub(crate) fn draw(names: &[&str], forebay: &Path) -> anyhow::Result<Outcome> {
+    let names = names.iter().map(|name| (*name).to_owned()).collect();
+    draw_with(&Options { names, redraw: false }, Some(forebay))
 }
 
 /// Computes data and draws.
 pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
+    draw_with(options, None)
+}
+
+fn draw_with(options: &Options, forebay: Option<&Path>) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     let folder = workspace.root().join(FOLDER);
     std::fs::create_dir_all(&folder).context("cannot make the folder of charts")?;
@@ -64,7 +69,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
             std::fs::read_to_string(&path)
                 .with_context(|| format!("cannot read {}", path.display()))?
         } else {
-            let data = data()?;
+            let data = data(forebay)?;
             write(&path, &data)?;
             data
         };

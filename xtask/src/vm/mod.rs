@@ -78,7 +78,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let workspace = Workspace::load()?;
     let effort = if options.long { Effort::Long } else { Effort::Short };
     let started = Instant::now();
-    let theatre = build(&workspace, &chosen, effort)?;
+    let theatre = build(&workspace, &workspace.build_forebay()?, &chosen, effort)?;
     let mut report = Report::default();
     play(&theatre, &chosen, &mut report);
     let seconds = started.elapsed().as_secs();
@@ -96,11 +96,12 @@ const FIGURES_DISKS: &[Disk] = &[
     Disk { name: "origin", bytes: 22 << 30, speed: Speed::Memory },
 ];
 
-/// Boots a guest for figures, and has it run `scripts`, each with the time it has at most, and with
-/// perf if this machine has it. Lines go to `at_line`; a finding that is not as it should be is an
-/// error.
+/// Boots a guest with `forebay` for figures, and has it run `scripts`, each with the time it has at
+/// most, and with perf if this machine has it. Lines go to `at_line`; a finding that is not as it
+/// should be is an error.
 pub(crate) fn measure(
     workspace: &Workspace,
+    forebay: &Path,
     scripts: &[(String, Duration)],
     at_line: &mut dyn FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
@@ -108,7 +109,7 @@ pub(crate) fn measure(
     let system = if is_profiled { System::Profiled } else { System::Busybox };
     let figures =
         Scenario { name: "figures", about: "", system, disks: FIGURES_DISKS, run: |_| Ok(()) };
-    let theatre = build(workspace, &[&figures], Effort::Short)?;
+    let theatre = build(workspace, forebay, &[&figures], Effort::Short)?;
     let mut report = Report::default();
     let mut stage = Stage::new(&theatre, &figures, &mut report)?;
     let mut guest = stage.boot()?;
@@ -149,14 +150,9 @@ impl CacheGuests {
         run: |_| Ok(()),
     };
 
-    /// Builds the program, and gets all that the guests are made of.
-    pub(crate) fn prepare(workspace: &Workspace) -> anyhow::Result<CacheGuests> {
-        build(workspace, &[&CacheGuests::SCENARIO], Effort::Short).map(CacheGuests)
-    }
-
-    /// The program, for what is done outside of guests.
-    pub(crate) fn forebay(&self) -> &Path {
-        &self.0.forebay
+    /// Gets all that the guests are made of, with `forebay` in them.
+    pub(crate) fn prepare(workspace: &Workspace, forebay: &Path) -> anyhow::Result<CacheGuests> {
+        build(workspace, forebay, &[&CacheGuests::SCENARIO], Effort::Short).map(CacheGuests)
     }
 
     /// Boots a guest with fresh disks, and has it measure a target of the plan `kernel-caches`,
@@ -172,12 +168,16 @@ impl CacheGuests {
     }
 }
 
-/// Builds the program, and gets all that guests are made of.
-fn build(workspace: &Workspace, chosen: &[&Scenario], effort: Effort) -> anyhow::Result<Theatre> {
+/// Gets all that guests are made of, with `forebay` in them.
+fn build(
+    workspace: &Workspace,
+    forebay: &Path,
+    chosen: &[&Scenario],
+    effort: Effort,
+) -> anyhow::Result<Theatre> {
     packages::prepare(Purpose::Guests, Install::IfPossible)?;
-    let forebay = workspace.build_forebay()?;
     let target = workspace.metadata.target_directory.as_std_path();
-    prepare(target, &forebay, chosen, effort, Fetch::IfMissing)
+    prepare(target, forebay, chosen, effort, Fetch::IfMissing)
         .context("a guest cannot be had on this machine; missing")
 }
 

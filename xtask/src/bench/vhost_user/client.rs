@@ -7,12 +7,13 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::{fio, interrupt};
+use crate::build::Build;
 use crate::workspace::Workspace;
 use crate::{Outcome, process};
 
 const EXAMPLE: &str = "front_end_load";
 
-/// The program.
+/// The program: a copy that no later build changes.
 pub(in super::super) struct Client(PathBuf);
 
 /// What it prints.
@@ -63,8 +64,8 @@ impl Figures {
 }
 
 impl Client {
-    /// Builds it with optimization.
-    pub(in super::super) fn build(workspace: &Workspace) -> anyhow::Result<Client> {
+    /// Builds it with optimization, and keeps a copy.
+    pub(in super::super) fn build(workspace: &Workspace, build: &Build) -> anyhow::Result<Client> {
         let mut command = process::cargo();
         command.args(["build", "--release", "--locked", "--package=forebay-cli"]);
         command.arg(format!("--example={EXAMPLE}"));
@@ -72,7 +73,11 @@ impl Client {
             bail!("the client does not build");
         }
         let target = workspace.metadata.target_directory.as_std_path();
-        Ok(Client(target.join("release/examples").join(EXAMPLE)))
+        build.keep(&target.join("release/examples").join(EXAMPLE)).map(Client)
+    }
+
+    pub(in super::super) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// The command that keeps so many requests under way; where to is missing.
