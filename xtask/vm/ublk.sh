@@ -286,20 +286,6 @@ stop
 [ ! -e $DEVICE ] && [ ! -e /dev/ublkb1 ] || failed "two volumes" "a device is still there"
 ok "two volumes, blocks of 4096, two queues"
 
-# One device more than the driver takes; which of them comes last is chance.
-LIMIT=/sys/module/ublk_drv/parameters/ublks_max
-limit=$(cat $LIMIT)
-echo 1 >$LIMIT || failed "limit of devices" "it cannot be set"
-echo >/run/serve.err
-start_daemon --ublk home=0 --ublk fine=1
-until_true "limit of devices" grep -q 'is not served: the ublk driver refused ADD_DEV' /run/serve.err
-[ $(ls -d /dev/ublkb* | wc -l) = 1 ] || failed "limit of devices" "$(ls -d /dev/ublkb*)"
-[ $(grep -c /dev/ublkb /run/serve.out) = 1 ] || failed "limit of devices" "$(cat /run/serve.out)"
-dd if=$(cat /run/serve.out) of=/dev/null bs=4k count=1 2>/run/output || failed "limit of devices" "$(cat /run/output)"
-stop
-echo $limit >$LIMIT
-ok "a device more than the driver takes ends no others"
-
 # An origin that grows under a file system. Kernels before 6.16 see it when the device is made anew.
 serve_ublk --ublk fine=0
 ext4_with_file
