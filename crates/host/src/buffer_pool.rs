@@ -286,9 +286,9 @@ impl BufferPool {
         MemoryReport { engine: self.engine.report(), clients: self.clients.report() }
     }
 
-    /// Whether a client that holds so much may have so much more: a part of the clients' memory, and
-    /// one request in any case. What one client waits for may take as long as it likes, and others
-    /// need memory meanwhile.
+    /// Whether a client that holds so much may have so much more: a part of the clients' memory,
+    /// and one request in any case. What one client waits for may take as long as it likes, and
+    /// others need memory meanwhile.
     pub(crate) fn may_hold(&self, held_bytes: u64, wanted_bytes: u64) -> bool {
         let most = u64::from(self.clients.unit_count) * UNIT_BYTES as u64 / CLIENT_PARTS;
         held_bytes == 0 || held_bytes + wanted_bytes <= most

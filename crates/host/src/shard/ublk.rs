@@ -3,8 +3,8 @@
 //! They begin when requests can be served, and whoever waits for the shard waits for them. When the
 //! shard stops they end first: what uses a device may send requests until it is removed, or is left
 //! to the kernel, and those must not meet an engine that refuses them. Those that came before from
-//! a device that is left may be ones that never end by themselves, such as writes that wait for room
-//! while the origin is away: the engine's stop ends them, and the next server does them.
+//! a device that is left may be ones that never end by themselves, such as writes that wait for
+//! room while the origin is away: the engine's stop ends them, and the next server does them.
 
 use forebay_engine::units::Time;
 

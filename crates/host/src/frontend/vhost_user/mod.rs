@@ -15,9 +15,10 @@
 //!
 //! Invariants: a request that was taken is given back once, or its front end is gone. At a stop the
 //! engine may end without having done it: then it is left to the next server, which its front end
-//! tells of it, and an error only where the front end remembers nothing. A new front end is served when the last request of its predecessor has ended: what that wrote cannot come
-//! after what this one writes. Bytes of front end or guest never cause a panic: the connection
-//! ends, or the ring rests.
+//! tells of it, and an error only where the front end remembers nothing. A new front end is served
+//! when the last request of its predecessor has ended: what that wrote cannot come after what this
+//! one writes. Bytes of front end or guest never cause a panic: the connection ends, or the ring
+//! rests.
 //!
 //! Deliberately absent: migration (a log of written pages), and the memory of an I/O MMU.
 
