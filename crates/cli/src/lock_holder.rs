@@ -1,15 +1,16 @@
 //! Who holds the lock of a device: a process that lives, or one that has ended while the kernel
 //! still carries out its transfers.
 //!
-//! The lock of a killed daemon goes with its last transfer, which may take seconds on a busy disk.
-//! That is no reason to refuse a device; a daemon that lives is.
+//! The lock of a killed daemon goes with its last transfer, which may take seconds on a busy disk,
+//! and so does its exclusive claim on a block device. That is no reason to refuse a device; a
+//! daemon that lives is, and so is a claim of somebody who has no lock.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use forebay_host::probe::OpenError;
+use forebay_host::probe::{DeviceUser, OpenError};
 use forebay_host::processes::others_with;
 
 use crate::exit::Failure;
@@ -18,20 +19,45 @@ use crate::exit::Failure;
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Whether every process that holds the lock of a file has ended, or there is none. A file that
-/// cannot be looked at may have one that lives.
-pub(crate) fn has_ended(path: &Path) -> bool {
+/// Whose the lock of a file is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Holder {
+    /// It is free, as far as `/proc/locks` shows: outside the first process name space that leaves
+    /// out the lock of a process that is gone.
+    Nobody,
+    /// One that has ended, or several.
+    Ended,
+    /// One that lives, or of which nothing is known.
+    Living,
+}
+
+/// Looks who has the lock of a file. A device node is one as well: the lock of a block device is
+/// that of the node that was opened.
+fn holder_of(path: &Path) -> Holder {
     let (Ok(metadata), Ok(locks)) = (fs::metadata(path), fs::read_to_string("/proc/locks")) else {
-        return false;
+        return Holder::Living;
     };
     let device = metadata.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let place = format!("{major:02x}:{minor:02x}:{}", metadata.ino());
-    locks.lines().all(|line| {
+    let mut holder = Holder::Nobody;
+    for line in locks.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_of_path = fields.contains(&"FLOCK") && fields.contains(&place.as_str());
-        !is_of_path || fields.get(4).is_some_and(|process| is_dead(process))
-    }) && !is_handed_over(path)
+        if !fields.contains(&"FLOCK") || !fields.contains(&place.as_str()) {
+            continue;
+        }
+        if !fields.get(4).is_some_and(|process| is_dead(process)) {
+            return Holder::Living;
+        }
+        holder = Holder::Ended;
+    }
+    if is_handed_over(path) { Holder::Living } else { holder }
+}
+
+/// Whether every process that holds the lock of a file has ended, or there is none. A file that
+/// cannot be looked at may have one that lives.
+pub(crate) fn has_ended(path: &Path) -> bool {
+    holder_of(path) != Holder::Living
 }
 
 /// Whether another process has the lock than the one that took it, and that `/proc/locks` names: a
@@ -67,34 +93,54 @@ fn state_of(process: &str) -> Option<char> {
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-/// Tries `open` again while it fails for a lock of a process that has ended. `locked` finds the
-/// path in the result.
-pub(crate) fn outwait<T>(mut open: impl FnMut() -> T, locked: impl Fn(&T) -> Option<&Path>) -> T {
+/// Tries `open` again while a device in it is kept from us by a process that has ended, for a
+/// minute at most. `errors` tells which devices could not be opened, and why.
+pub(crate) fn outwait<T>(mut open: impl FnMut() -> T, errors: impl Fn(&T) -> Vec<&OpenError>) -> T {
     let deadline = Instant::now() + PATIENCE;
+    let mut last: Option<PathBuf> = None;
     loop {
         let opened = open();
-        let Some(path) = locked(&opened) else { return opened };
-        if Instant::now() >= deadline || !has_ended(path) {
+        let mut kept = errors(&opened).into_iter();
+        let Some((path, holder)) = kept.find_map(|error| kept_by_ended(error, last.as_deref()))
+        else {
+            return opened;
+        };
+        if Instant::now() >= deadline {
             return opened;
         }
         tracing::info!(device = %path.display(), "waiting for transfers of an ended process");
+        last = (holder == Holder::Ended).then(|| path.to_owned());
         // What was opened beside it must be free for the next attempt.
         drop(opened);
         std::thread::sleep(PAUSE);
     }
 }
 
-/// The path of an error that says that it is locked.
-pub(crate) fn locked_path(error: &OpenError) -> Option<&Path> {
-    match error {
-        OpenError::Locked { path } => Some(path),
-        _ => None,
-    }
+/// The device of an error, and who has its lock, if a process that has ended is what keeps it from
+/// us. `last` is the device for which one was seen at the last look.
+fn kept_by_ended<'a>(error: &'a OpenError, last: Option<&Path>) -> Option<(&'a Path, Holder)> {
+    let (path, is_kept_by_nobody) = match error {
+        // It has become free in the meantime.
+        OpenError::Locked { path } => (path, true),
+        // Nobody's lock means that the claim is not of a daemon, unless that has just ended: the
+        // kernel gives back the lock first.
+        OpenError::InUse { path, user: DeviceUser::Unknown } => {
+            (path, last == Some(path.as_path()))
+        }
+        _ => return None,
+    };
+    let holder = holder_of(path);
+    let is_kept = match holder {
+        Holder::Ended => true,
+        Holder::Nobody => is_kept_by_nobody,
+        Holder::Living => false,
+    };
+    is_kept.then_some((path, holder))
 }
 
 /// A device for one of the offline commands.
 pub(crate) fn open<T>(open: impl FnMut() -> Result<T, OpenError>) -> Result<T, Failure> {
-    Ok(outwait(open, |result| result.as_ref().err().and_then(locked_path))?)
+    Ok(outwait(open, |result| result.as_ref().err().into_iter().collect())?)
 }
 
 #[cfg(test)]
@@ -109,5 +155,22 @@ mod tests {
         assert!(!has_ended(file.path()));
         assert!(!is_dead("self"));
         assert!(is_dead("4194305"), "above the largest process id");
+    }
+
+    #[test]
+    fn an_exclusive_claim_without_a_lock_is_not_waited_for() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_owned();
+        let locked = OpenError::Locked { path: path.clone() };
+        let claimed = OpenError::InUse { path: path.clone(), user: DeviceUser::Unknown };
+        let swap = OpenError::InUse { path: path.clone(), user: DeviceUser::Swap };
+        let free = Some((path.as_path(), Holder::Nobody));
+        assert_eq!(kept_by_ended(&claimed, None), None);
+        assert_eq!(kept_by_ended(&claimed, Some(&path)), free, "its holder was just seen");
+        assert_eq!(kept_by_ended(&swap, Some(&path)), None);
+        assert_eq!(kept_by_ended(&locked, None), free);
+        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        assert_eq!(kept_by_ended(&claimed, Some(&path)), None);
+        assert_eq!(kept_by_ended(&locked, None), None);
     }
 }

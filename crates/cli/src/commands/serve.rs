@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use forebay_host::offline::read_superblock;
+use forebay_host::probe::OpenError;
 use forebay_host::set::{OpenedSet, OriginError, SetError, SetOptions, open_without_cache};
 use forebay_host::state_file::{list_states, set_id_text};
 use forebay_host::{
@@ -104,19 +105,25 @@ fn meet(cache: &Path, arguments: &ServeArguments) -> Result<(Succession, String)
 fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> {
     let cache = DeviceSpec::plain(absolute(cache)?);
     let options = SetOptions { state_directory: absolute(state_directory)? };
-    let opened = lock_holder::outwait(|| OpenedSet::open(&cache, &options), locked_path);
-    Ok(opened?)
+    Ok(lock_holder::outwait(|| OpenedSet::open(&cache, &options), errors_of_set)?)
 }
 
-/// The first device of a set that is locked.
-fn locked_path(opened: &Result<OpenedSet, SetError>) -> Option<&Path> {
+/// Why devices of a set could not be opened.
+fn errors_of_set(opened: &Result<OpenedSet, SetError>) -> Vec<&OpenError> {
     match opened {
-        Ok(set) => set.unavailable().iter().find_map(|volume| match &volume.error {
-            OriginError::Open(error) => lock_holder::locked_path(error),
-            _ => None,
-        }),
-        Err(SetError::Cache(error)) => lock_holder::locked_path(error),
-        Err(_) => None,
+        Ok(set) => {
+            let errors = set.unavailable().iter().map(|volume| &volume.error);
+            errors.filter_map(error_of_origin).collect()
+        }
+        Err(SetError::Cache(error)) => vec![error],
+        Err(_) => Vec::new(),
+    }
+}
+
+fn error_of_origin(error: &OriginError) -> Option<&OpenError> {
+    match error {
+        OriginError::Open(error) => Some(error),
+        _ => None,
     }
 }
 
@@ -139,7 +146,12 @@ fn open_origins(set: &str, arguments: &ServeArguments) -> Result<Vec<BareExport>
             .or("`forebay status` lists them; --state-dir chooses another directory"));
     };
     let options = SetOptions { state_directory };
-    open_without_cache(&state.set_id(), &arguments.accept_loss, &options).map_err(|error| {
+    let open = || open_without_cache(&state.set_id(), &arguments.accept_loss, &options);
+    let opened = lock_holder::outwait(open, |opened| match opened {
+        Err(SetError::Origin { source, .. }) => error_of_origin(source).into_iter().collect(),
+        _ => Vec::new(),
+    });
+    opened.map_err(|error| {
         let is_dirty = matches!(error, SetError::DirtyPossible { .. });
         let failure = Failure::from(error);
         if is_dirty { failure.or("that is --accept-loss NAME for each") } else { failure }

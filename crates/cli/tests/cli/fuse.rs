@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Scratch, has_tool};
+use crate::support::{Scratch, foreign, has_tool};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -52,6 +52,11 @@ impl FuseFile {
     pub(crate) fn hold(&self) {
         stop_all_threads(self.child.id());
         thread::sleep(ATTRIBUTES_KNOWN);
+    }
+
+    /// Takes the path away from it. Who has it open goes on with it.
+    pub(crate) fn lose_name(&self) {
+        foreign("fusermount3", &["-u", "-z", self.path.to_str().expect("a path")]);
     }
 
     /// Goes on after [`FuseFile::hold`].

@@ -5,6 +5,7 @@
 
 mod advise;
 mod bench;
+mod claims;
 #[path = "../../src/demo/client.rs"]
 mod client;
 mod comeback;

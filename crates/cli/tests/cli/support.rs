@@ -234,7 +234,12 @@ impl Scratch {
 
     /// Starts one, and waits for nothing.
     pub(crate) fn begin_takeover(&self) -> Server {
-        self.start("client.nbd", &["cache.img", "--takeover"], &[]).0
+        self.begin(&["cache.img", "--takeover"])
+    }
+
+    /// Starts a server, and waits for nothing.
+    pub(crate) fn begin(&self, what: &[&str]) -> Server {
+        self.start("client.nbd", what, &[]).0
     }
 
     fn start_and_wait(&self, socket: &str, what: &[&str], environment: &[(&str, &Path)]) -> Server {
@@ -330,6 +335,11 @@ impl Server {
     /// Waits until it has ended by itself.
     pub(crate) fn ended(mut self) -> Option<i32> {
         wait(&mut self.child)
+    }
+
+    /// Sends SIGKILL. Its end waits for transfers that are under way.
+    pub(crate) fn begin_to_kill(&self) {
+        kill_process(pid_of(&self.child), Signal::KILL).expect("it is our child");
     }
 
     /// Sends SIGKILL.
