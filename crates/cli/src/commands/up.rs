@@ -119,11 +119,19 @@ fn plan(set: &Set, arguments: &UpArguments, front_end: FrontEndKind) -> Result<P
     })
 }
 
-/// Goes on as the daemon, as the same process.
+/// Goes on as the daemon, as the same process. Refused while another one serves the set: what its
+/// clients hold is not stale.
 fn become_daemon(set: &Set, arguments: UpArguments) -> Result<Infallible, Failure> {
     let front_end = {
         let _turn = take_turn(set.name())?;
         let before = Record::load(set.name())?;
+        let admin = arguments.admin.admin.as_deref();
+        if let Some(daemon) = background::find(set, admin, before.as_ref())? {
+            let pid = client::block_on(daemon.status())??.pid;
+            let cache = set.cache.display();
+            return Err(Failure::refused(format!("daemon {pid} serves {cache}"))
+                .or(format!("`forebay down {cache}` first")));
+        }
         let front_end = choose(&arguments, before.as_ref())?;
         release_stale(set, before.as_ref(), None)?;
         front_end

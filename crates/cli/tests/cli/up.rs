@@ -206,6 +206,36 @@ fn a_daemon_in_the_foreground_gets_its_devices_by_a_second_up() {
     daemon.expect(0);
 }
 
+/// What a living daemon serves stays, and what a dead one leaves is taken away.
+#[test]
+fn a_daemon_in_the_foreground_leaves_another_one_alone() {
+    let name = "a_daemon_in_the_foreground_leaves_another_one_alone";
+    let Some(site) = Site::new(name) else { return };
+    site.up();
+    let report = site.report();
+    let pid = report["daemon_pid"].as_u64().expect("a number");
+    let first = devices(&report);
+    let foreground = [UP.as_slice(), &["--foreground"]].concat();
+    let who = format!("daemon {pid} serves ");
+    site.scratch.run(&foreground).expect(3).says(&who).says("`forebay down ");
+    let mut device = site.open("vol");
+    device.write_all(&[7; 4096]).and_then(|()| device.sync_all()).expect("it is served");
+    drop(device);
+    assert_eq!(devices(&site.report()), first);
+
+    site.kill_daemon();
+    let daemon = std::thread::scope(|scope| {
+        let daemon = scope.spawn(|| site.scratch.run(&foreground));
+        await_that("it serves", || site.scratch.run(&["status", "cache.img"]).code == Some(0));
+        let report = site.report();
+        assert_ne!(report["daemon_pid"], pid);
+        site.down().expect(0);
+        site.assert_is_down(&[first, devices(&report)].concat());
+        daemon.join().expect("it does not panic")
+    });
+    daemon.expect(0);
+}
+
 /// Two sets at the same time, each with a volume of the same name; and a daemon whose socket is
 /// where only its own commands look.
 #[test]
