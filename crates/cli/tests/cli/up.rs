@@ -394,3 +394,21 @@ fn the_unit_is_one_of_systemd() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && !said.contains("forebay@"), "{said}");
 }
+
+/// The unit needs the file systems of the programs that it starts, and may start before all of them
+/// are mounted.
+#[test]
+fn the_unit_is_ordered_after_the_file_system_of_its_program() {
+    let unit = fs::read_to_string(UNIT).expect("the unit");
+    let needed = unit.lines().filter_map(|line| line.strip_prefix("RequiresMountsFor="));
+    let needed: Vec<&Path> = needed.flat_map(str::split_whitespace).map(Path::new).collect();
+    let starts = unit.lines().filter(|line| line.starts_with("Exec"));
+    let programs = starts.map(|line| {
+        let command = line.split_once('=').expect("a setting").1;
+        Path::new(command.trim_start_matches('-').split(' ').next().expect("a program"))
+    });
+    for program in programs {
+        let folder = program.parent().expect("a path");
+        assert!(needed.contains(&folder), "{program:?}: {needed:?}");
+    }
+}
