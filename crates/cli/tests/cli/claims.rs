@@ -46,8 +46,8 @@ impl Drop for SlowDevice {
     }
 }
 
-/// Lets a device go on when it is dropped, also in a test that fails: nobody who has a transfer of it
-/// ends before.
+/// Lets a device go on when it is dropped, also in a test that fails: nobody who has a transfer of
+/// it ends before.
 struct Held<'a>(&'a SlowDevice);
 
 impl Drop for Held<'_> {
