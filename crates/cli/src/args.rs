@@ -93,6 +93,9 @@ pub(crate) enum Command {
 
 /// Write out what the kernel has cached of a disk: what a daemon starts for its ublk devices.
 #[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  forebay write-out /dev/ublkb0")]
 pub(crate) struct WriteOutArguments {
     /// The disk
     pub(crate) device: PathBuf,
