@@ -39,6 +39,15 @@ allocations_of() {
     ALLOCATIONS=$(grep -vc '^#' $TRACING/trace)
 }
 
+# outlived NAME: the next server has the device whole, and takes it away when it stops.
+outlived() {
+    serve_ublk --ublk home=0
+    must "fsck" e2fsck -f -n $DEVICE
+    stop
+    [ ! -e $DEVICE ] || failed "$1" "the device is still there"
+    ok "$1"
+}
+
 find_disks
 rm -rf $STATE
 modprobe ext4
@@ -232,11 +241,7 @@ while [ $round -le $rounds ]; do
     wait $DAEMON
     round=$((round + 1))
 done 2>/run/killed
-serve_ublk --ublk home=0
-must "fsck" e2fsck -f -n $DEVICE
-stop
-[ ! -e $DEVICE ] || failed "kills while starting" "the device is still there"
-ok "kills while starting"
+outlived "kills while starting"
 
 # And around the one in which it is flushed, before a stop removes it: nothing stays that could hold
 # up the next server.
@@ -249,11 +254,7 @@ while [ $round -le $((rounds * 3)) ]; do
     wait $DAEMON
     round=$((round + 1))
 done 2>/run/killed
-serve_ublk --ublk home=0
-must "fsck" e2fsck -f -n $DEVICE
-stop
-[ ! -e $DEVICE ] || failed "kills while stopping" "the device is still there"
-ok "kills while stopping"
+outlived "kills while stopping"
 
 # A second volume with blocks of 4096, several queues; both are under load when the server dies.
 truncate -s 96M /run/fine

@@ -19,7 +19,7 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
-    pub(crate) fn new(scratch: &Scratch) -> Origin {
+    fn new(scratch: &Scratch) -> Origin {
         scratch.file("origin.img", 0);
         let (raw, fails) = (scratch.file("origin.raw", ORIGIN_BYTES), scratch.path("fails"));
         let raw = raw.display().to_string();
@@ -38,13 +38,19 @@ impl Origin {
     }
 }
 
-/// A volume in writeback on such an origin, with a dirty block.
-fn site() -> (Scratch, Origin, Server) {
-    let scratch = Scratch::new();
-    let origin = Origin::new(&scratch);
+/// A volume in writeback on such an origin.
+pub(crate) fn volume(scratch: &Scratch) -> Origin {
+    let origin = Origin::new(scratch);
     scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
     let attach = ["attach", "cache.img", "origin.img", "--name", "vol"];
     scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    origin
+}
+
+/// One that is served, with a dirty block.
+fn site() -> (Scratch, Origin, Server) {
+    let scratch = Scratch::new();
+    let origin = volume(&scratch);
     let server = scratch.serve();
     server.client().write(0, &[1; 4096]).expect("served");
     (scratch, origin, server)

@@ -1,11 +1,13 @@
 //! Requests of drivers of block devices, as far as it is the same which driver sends them.
 
+use std::collections::VecDeque;
+
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::request::{Durability, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, Time};
 
 use super::memory_turn::Claimant;
-use super::{ClientRequest, Demand, FrontContext, Served};
+use super::{ClientRequest, Demand, FrontContext, Served, whole_blocks};
 use crate::buffer_pool::BufferPool;
 use crate::shard::exports::ExportNumber;
 use crate::shard::latency::LatencyClass;
@@ -34,11 +36,9 @@ impl BlockRequest {
         matches!(self.want, Want::Read | Want::Write { .. })
     }
 
-    /// Memory for its payload: the whole blocks around its range.
+    /// Memory for its payload.
     pub(super) fn memory_bytes(&self) -> u64 {
-        let block = BLOCK_BYTES as u64;
-        let end = self.offset_bytes + self.length_bytes;
-        end.next_multiple_of(block) - self.offset_bytes / block * block
+        whole_blocks(self.offset_bytes, self.length_bytes)
     }
 
     pub(super) fn latency_class(&self, served: Served) -> LatencyClass {
@@ -50,6 +50,25 @@ impl BlockRequest {
                 LatencyClass::Write
             }
         }
+    }
+}
+
+/// Gives requests that wait until their disk holds less memory a place at the end of the line of
+/// all disks, in turn, as far as the disk may hold what they want.
+pub(super) fn rejoin_line<P>(
+    line: &mut VecDeque<P>,
+    waiters: &mut VecDeque<P>,
+    mut held_bytes: u64,
+    pool: &BufferPool,
+    wanted_bytes: impl Fn(&P) -> u64,
+) {
+    while let Some(first) = waiters.front() {
+        let wanted = wanted_bytes(first);
+        if !pool.may_hold(held_bytes, wanted) {
+            break;
+        }
+        held_bytes += wanted;
+        line.extend(waiters.pop_front());
     }
 }
 

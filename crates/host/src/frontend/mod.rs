@@ -20,7 +20,7 @@ use forebay_engine::io::IoError;
 use forebay_engine::payload::BufferId;
 use forebay_engine::request::{RequestError, RequestKind};
 use forebay_engine::status::BlockState;
-use forebay_engine::units::Time;
+use forebay_engine::units::{BLOCK_BYTES, Time};
 
 use crate::buffer_pool::BufferPool;
 use crate::ring::Ring;
@@ -120,6 +120,13 @@ impl FrontContext<'_> {
     fn allocate(&mut self, claimant: Claimant, bytes: usize) -> Option<BufferId> {
         self.memory_turn.allocate(claimant, self.pool, bytes)
     }
+}
+
+/// Bytes of the whole blocks around a range: memory for the payload of a request.
+fn whole_blocks(offset_bytes: u64, length_bytes: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    let start = offset_bytes / block * block;
+    (offset_bytes + length_bytes).next_multiple_of(block) - start
 }
 
 /// What the loop asks of a front end.

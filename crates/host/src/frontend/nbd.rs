@@ -29,10 +29,8 @@ use super::connection::{Connection, Incoming, Phase, Stall};
 use super::log_once::LogOnce;
 use super::memory_turn::Claimant;
 use super::outbox::{Body, OutgoingReply, SendStep, Sent};
-use super::translation::{
-    RequestRecord, cache_extents, demand, form_reply, latency_class, whole_blocks,
-};
-use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
+use super::translation::{RequestRecord, cache_extents, demand, form_reply, latency_class};
+use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach, whole_blocks};
 use crate::buffer_pool::BufferPool;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
@@ -288,15 +286,16 @@ impl NbdFrontEnd {
         let mut buffer = None;
         let mut buffer_bytes = 0;
         if needs_buffer {
-            let wanted = whole_blocks(request.offset_bytes, request.length_bytes);
-            if !context.pool.may_hold(connection.buffer_bytes, wanted as u64) {
+            let wanted = whole_blocks(request.offset_bytes, request.length_bytes.into());
+            if !context.pool.may_hold(connection.buffer_bytes, wanted) {
                 connection.stall = Stall::OwnLimit;
                 connection.stalled_request = Some(request);
                 return false;
             }
             // Who came before has the first claim to memory.
             let is_first = self.memory_waiters.is_empty();
-            let allocated = if is_first { context.allocate(Claimant::Nbd, wanted) } else { None };
+            let allocated =
+                if is_first { context.allocate(Claimant::Nbd, wanted as usize) } else { None };
             let Some(allocated) = allocated else {
                 connection.stall = Stall::Memory;
                 connection.stalled_request = Some(request);
@@ -423,7 +422,7 @@ impl NbdFrontEnd {
         let connection = &self.connections[index];
         let wanted = connection
             .stalled_request
-            .map_or(0, |request| whole_blocks(request.offset_bytes, request.length_bytes) as u64);
+            .map_or(0, |request| whole_blocks(request.offset_bytes, request.length_bytes.into()));
         connection.in_flight < REQUESTS_PER_CONNECTION_MAX
             && pool.may_hold(connection.buffer_bytes, wanted)
     }

@@ -25,14 +25,6 @@ pub(super) struct RequestRecord {
     pub(super) arrived: Time,
 }
 
-/// Bytes of the whole blocks around a range.
-pub(super) fn whole_blocks(offset_bytes: u64, length_bytes: u32) -> usize {
-    let block = BLOCK_BYTES as u64;
-    let start = offset_bytes / block * block;
-    let end = (offset_bytes + u64::from(length_bytes)).next_multiple_of(block);
-    (end - start) as usize
-}
-
 pub(super) fn demand(
     number: u32,
     export: ExportNumber,

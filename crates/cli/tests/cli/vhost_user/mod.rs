@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::client::NbdClient;
 use crate::fuse::has_fuse;
-use crate::origin_stalls::Origin;
+use crate::origin_stalls;
 use crate::support::{Scratch, Server, rounds};
 use peer::{
     DATA_BYTES_MAX, DISCARD, FEATURE_EVENT_INDEX, FLUSH, GET_ID, Guest, READ, SLOTS, WRITE,
@@ -335,10 +335,7 @@ fn a_stop_leaves_writes_that_wait_for_room_to_the_next_server() {
         return;
     }
     let scratch = Scratch::new();
-    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
-    let origin = Origin::new(&scratch);
-    let attach = ["attach", "cache.img", "origin.img", "--name", "vol"];
-    scratch.run(&[&attach[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    let origin = origin_stalls::volume(&scratch);
     let server = serve(&scratch);
     origin.begin_to_fail();
     let socket = scratch.path("disk.sock");

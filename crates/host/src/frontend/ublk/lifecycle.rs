@@ -438,15 +438,15 @@ pub(super) fn remove(number: u32, tell: &dyn Fn(Progress)) {
 /// Opens a disk that nobody uses, so that nobody else can mount it.
 fn hold(path: &Path) -> Result<File, String> {
     let disk = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(path);
-    let disk = disk.map_err(|error| match check_unused(path) {
-        Err(OpenError::InUse { user, .. }) => user.to_string(),
-        _ if is_busy(&error) => "somebody".to_owned(),
-        _ => error.to_string(),
-    })?;
-    // A loop device, or another one on top of it, need not have asked for it alone.
+    // One that can be opened all the same may be under a loop device, which need not have asked for
+    // it alone.
     if let Err(OpenError::InUse { user, .. }) = check_unused(path) {
         return Err(user.to_string());
     }
+    let disk = disk.map_err(|error| match is_busy(&error) {
+        true => "somebody".to_owned(),
+        false => error.to_string(),
+    })?;
     // Nor others who have opened it: virtual machines, or a copy under way.
     if let Some(user) = opener(&disk) {
         return Err(user);

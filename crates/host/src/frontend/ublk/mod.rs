@@ -39,7 +39,7 @@ use self::control::Control;
 use self::device::{Device, Phase, Slot, SlotState};
 use self::lifecycle::{Progress, Wanted};
 use self::request::{Geometry, errno_of};
-use super::block_request::Active;
+use super::block_request::{Active, rejoin_line};
 use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach};
 use crate::buffer_pool::BufferPool;
@@ -467,20 +467,12 @@ impl UblkFrontEnd {
     /// whether there were any.
     fn rejoin_line(&mut self, pool: &BufferPool) -> bool {
         let before = self.memory_waiters.len();
-        for device in &mut self.devices {
-            let mut held = device.buffer_bytes;
-            while let Some(slot) = device.waiters.front().copied() {
-                let SlotState::Stalled(active) = self.slots[slot as usize].state else {
-                    panic!("who waits is stalled");
-                };
-                let wanted = active.request.memory_bytes();
-                if !pool.may_hold(held, wanted) {
-                    break;
-                }
-                held += wanted;
-                device.waiters.pop_front();
-                self.memory_waiters.push_back(slot);
-            }
+        let wanted = |slot: &u32| match self.slots[*slot as usize].state {
+            SlotState::Stalled(active) => active.request.memory_bytes(),
+            _ => panic!("who waits is stalled"),
+        };
+        for Device { waiters, buffer_bytes, .. } in &mut self.devices {
+            rejoin_line(&mut self.memory_waiters, waiters, *buffer_bytes, pool, wanted);
         }
         self.memory_waiters.len() > before
     }

@@ -49,6 +49,7 @@ use self::queue::{SlotState, Taken};
 use self::request::{Geometry, status_of};
 use self::ring::RingFault;
 use self::wire::WireFault;
+use super::block_request::rejoin_line;
 use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
 use crate::buffer_pool::BufferPool;
@@ -443,21 +444,16 @@ impl VhostUserFrontEnd {
     /// there were any.
     fn rejoin_line(&mut self, pool: &BufferPool) -> bool {
         let before = self.memory_waiters.len();
-        for device in &mut self.devices {
-            let mut held = device.buffer_bytes;
-            while let Some(place) = device.waiters.front() {
-                let session = device.session.as_ref().expect("who waits has a front end");
+        for Device { waiters, buffer_bytes, session, .. } in &mut self.devices {
+            let wanted = |place: &RequestPlace| {
+                let session = session.as_ref().expect("who waits has a front end");
                 let slots = &session.queues[usize::from(place.queue)].slots;
-                let SlotState::Taken(active) = slots[usize::from(place.head)].state else {
-                    panic!("who waits was taken");
-                };
-                let wanted = active.request.memory_bytes();
-                if !pool.may_hold(held, wanted) {
-                    break;
+                match slots[usize::from(place.head)].state {
+                    SlotState::Taken(active) => active.request.memory_bytes(),
+                    _ => panic!("who waits was taken"),
                 }
-                held += wanted;
-                self.memory_waiters.extend(device.waiters.pop_front());
-            }
+            };
+            rejoin_line(&mut self.memory_waiters, waiters, *buffer_bytes, pool, wanted);
         }
         self.memory_waiters.len() > before
     }

@@ -5,10 +5,9 @@
 //! allocates nothing but its payload.
 //!
 //! Invariants: a request that was taken is given back once or left to the next server, or its front
-//! end is gone. Nothing is
-//! written to a ring that was stopped, since its memory may be used for something else. Of all that
-//! stands in the used ring the driver was told, whoever wrote it there: a call too many is
-//! harmless, one too few is a disk that hangs.
+//! end is gone. Nothing is written to a ring that was stopped, since its memory may be used for
+//! something else. Of all that stands in the used ring the driver was told, whoever wrote it there:
+//! a call too many is harmless, one too few is a disk that hangs.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
