@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - A verdict follows from results of the same folder, and from nothing else.
-//! - A bound of which any figure is missing is neither met nor missed. So the best of several
-//!   caches is only known when all of them were measured.
+//! - A bound of which any figure is missing is neither met nor missed, nor is one of a target that
+//!   failed in any repetition. So the best of several caches is only known when all of them were
+//!   measured.
 
 use serde::Serialize;
 
@@ -78,6 +79,7 @@ fn value(phase: &PhaseResult, measure: &Measure) -> Option<f64> {
             Some(iops(phase, measure)? * request_bytes / 1024.0)
         }
         Figure::Fairness => phase.fairness(),
+        Figure::ReadP50Us => percentile(50.0),
         Figure::ReadP90Us => percentile(90.0),
         Figure::ReadP99Us => percentile(99.0),
         Figure::HitRatio => phase.hit_ratio(),

@@ -257,6 +257,7 @@ amount = "2M"
             bytes: 4096 * requests,
             read_latency: Some(latency.clone()),
             write_latency: Some(latency),
+            group: None,
         };
         let mut samples = vec![Sample { requests: 7, ..Sample::default() }; FIRST_SECONDS];
         samples.push(Sample { requests: 1_000, ..Sample::default() });

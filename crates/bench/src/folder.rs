@@ -401,6 +401,8 @@ impl Folder {
         let write = || {
             let mut file = std::fs::File::create(&new)?;
             file.write_all(content)?;
+            // A power cut leaves the old one or the new one, and no empty one.
+            file.sync_all()?;
             std::fs::rename(&new, &path)
         };
         write().map_err(|source| FolderError::File { path: path.clone(), source })

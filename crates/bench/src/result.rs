@@ -77,6 +77,9 @@ pub struct JobResult {
     pub read_latency: Option<Latency>,
     /// Latency of writes.
     pub write_latency: Option<Latency>,
+    /// Those with one number do alike work for the same time; `None` if it ends with its work.
+    #[serde(default)]
+    pub group: Option<u32>,
 }
 
 /// Latencies, in microseconds.
@@ -254,12 +257,18 @@ impl PhaseResult {
         }
     }
 
-    /// Requests of the slowest job over those of the fastest; `None` for fewer than two.
+    /// Requests of the slowest job over those of the fastest, among those that do alike work; of
+    /// several such groups the worst. `None` if no two do.
     #[must_use]
     pub fn fairness(&self) -> Option<f64> {
-        let counts = self.jobs.iter().map(|job| job.reads + job.writes);
-        let (least, most) = (counts.clone().min()?, counts.max()?);
-        (self.jobs.len() > 1 && most > 0).then(|| least as f64 / most as f64)
+        let of = |group: u32| {
+            let jobs = self.jobs.iter().filter(|job| job.group == Some(group));
+            let counts = jobs.map(|job| job.reads + job.writes);
+            let (least, most) = (counts.clone().min()?, counts.clone().max()?);
+            (counts.count() > 1 && most > 0).then(|| least as f64 / most as f64)
+        };
+        let last = self.jobs.iter().filter_map(|job| job.group).max()?;
+        (0..=last).filter_map(of).reduce(f64::min)
     }
 
     /// Processor time for a request, in microseconds.
@@ -275,8 +284,15 @@ mod tests {
     use super::*;
 
     fn job(reads: u64) -> JobResult {
-        let name = String::new();
-        JobResult { name, reads, writes: 0, bytes: 0, read_latency: None, write_latency: None }
+        JobResult {
+            name: String::new(),
+            reads,
+            writes: 0,
+            bytes: 0,
+            read_latency: None,
+            write_latency: None,
+            group: Some(0),
+        }
     }
 
     fn phase(jobs: Vec<JobResult>, requests: &[u64]) -> PhaseResult {
@@ -302,6 +318,17 @@ mod tests {
         assert_eq!(phase.cpu_us_per_request(), Some(0.5e6 / 40.0));
         assert_eq!(phase.last_iops(), Some(4.0));
         assert_eq!(phase.run_s(), Some(2.0));
+    }
+
+    #[test]
+    fn only_jobs_that_do_alike_work_are_held_against_each_other() {
+        let of = |reads, group| JobResult { group, ..job(reads) };
+        let fairness = |jobs| phase(jobs, &[1]).fairness();
+        let unlike = vec![of(1, Some(0)), of(30, Some(1))];
+        assert_eq!(fairness(unlike.clone()), None);
+        let more = [of(20, Some(1)), of(4, Some(0)), of(7, None), of(700, None)];
+        assert_eq!(fairness([unlike, more.to_vec()].concat()), Some(0.25));
+        assert_eq!(fairness(vec![of(7, None), of(700, None)]), None);
     }
 
     #[test]

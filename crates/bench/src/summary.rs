@@ -88,7 +88,7 @@ pub struct PhaseSummary {
     pub write_us: Vec<Option<Spread>>,
     /// Of what was read, the share from the cache.
     pub hit_ratio: Option<Spread>,
-    /// Requests of the slowest job over those of the fastest.
+    /// Requests of the slowest job over those of the fastest, of jobs that do alike work.
     pub fairness: Option<Spread>,
     /// Bytes that the origin, or the bare device, read and wrote.
     pub origin_bytes: Option<Spread>,
@@ -132,6 +132,7 @@ impl Summary {
                 }
             }
             let (cache, _) = target.parts();
+            let is_whole = failures.is_empty();
             targets.push(TargetSummary {
                 name: target.name.clone(),
                 title: target.title().to_owned(),
@@ -140,7 +141,8 @@ impl Summary {
                 failures,
                 phases: phases(&results, cache),
             });
-            all_results.push(results);
+            // A median of those that did not fail would say that it keeps what it did not keep.
+            all_results.push(if is_whole { results } else { Vec::new() });
         }
         Ok(Summary {
             about: plan.about.clone(),

@@ -46,6 +46,7 @@ fn result(plan: &Plan, target: &str, repetition: u32, requests: &[u64]) -> Targe
             percentiles_us: (1..=8).map(|place| f64::from(place) * slower).collect(),
         }),
         write_latency: None,
+        group: Some(0),
     };
     let is_cached = plan.targets.iter().any(|known| known.name == target && known.device.is_none());
     let (read_hit_bytes, read_miss_bytes) = (3, 1);
@@ -103,6 +104,7 @@ fn every_figure_is_that_of_the_results() {
     assert_eq!(value("\"kb_per_second\""), Some(400.0));
     assert_eq!(value("\"fairness\""), Some(50.0 / 150.0));
     // Of the slower job.
+    assert_eq!(value("\"read_p50_us\""), Some(2.0));
     assert_eq!(value("\"read_p90_us\""), Some(6.0));
     assert_eq!(value("\"read_p99_us\""), Some(10.0));
     assert_eq!(value("\"hit_ratio\""), Some(0.75));

@@ -59,9 +59,11 @@ pub enum Figure {
     Iops,
     /// Kilobytes of 1,024 bytes a second of all jobs, as fio has them.
     KbPerSecond,
-    /// Requests of the slowest job over those of the fastest.
+    /// Requests of the slowest job over those of the fastest, among jobs that do alike work.
     Fairness,
-    /// The 90th percentile of latencies of reads in microseconds, of the job that fared worst.
+    /// The median of latencies of reads in microseconds, of the job that fared worst.
+    ReadP50Us,
+    /// The 90th percentile of the same.
     ReadP90Us,
     /// The 99th percentile of the same.
     ReadP99Us,
@@ -80,6 +82,7 @@ impl Figure {
             Figure::Iops => "iops",
             Figure::KbPerSecond => "kb_per_second",
             Figure::Fairness => "fairness",
+            Figure::ReadP50Us => "read_p50_us",
             Figure::ReadP90Us => "read_p90_us",
             Figure::ReadP99Us => "read_p99_us",
             Figure::HitRatio => "hit_ratio",
@@ -99,8 +102,14 @@ impl Figure {
             Figure::Iops | Figure::KbPerSecond | Figure::SlowestSecondOverMean => {
                 !phase.jobs.is_empty()
             }
-            Figure::Fairness => phase.jobs.iter().map(|job| job.count).sum::<u32>() > 1,
-            Figure::ReadP90Us | Figure::ReadP99Us => {
+            Figure::Fairness => {
+                let groups = phase.groups();
+                let are_alike = |(index, group): (usize, &Option<u32>)| {
+                    group.is_some() && groups[..index].contains(group)
+                };
+                groups.iter().enumerate().any(are_alike)
+            }
+            Figure::ReadP50Us | Figure::ReadP90Us | Figure::ReadP99Us => {
                 phase.jobs.iter().any(|job| job.work != Work::Write)
             }
             Figure::HitRatio => target.forebay.is_some() || !target.hit_counts.is_empty(),
@@ -251,6 +260,7 @@ mod tests {
             "figure = \"kb_per_second\", from_second = 19",
             "figure = \"slowest_second_over_mean\", last_seconds = 1",
             "figure = \"fairness\"",
+            "figure = \"read_p50_us\"",
             "figure = \"read_p90_us\"",
             "figure = \"read_p99_us\"",
             "figure = \"hit_ratio\"",

@@ -53,6 +53,10 @@ const CLIENTS_MAX: u32 = 256;
 /// Largest request, which is what a volume takes.
 const BLOCK_MAX: u64 = 32 << 20;
 const SECTOR: u64 = 512;
+/// Longest phase with all its times: a year. All of a plan's are far from overflowing nanoseconds.
+const SECONDS_MAX: u64 = 366 * 24 * 3600;
+/// Most repetitions.
+const REPETITIONS_MAX: u32 = 1000;
 /// Least memory of a program: one that cannot be loaded says nothing of a cache.
 const MEMORY_MIN: u64 = 8 << 20;
 /// Longest pause between requests: a minute.
@@ -64,7 +68,9 @@ const RANKS_MAX: u64 = 1 << 28;
 
 impl Plan {
     pub(super) fn check(&self) -> Result<(), PlanError> {
-        require(self.repetitions > 0, "repetitions", "at least one")?;
+        let counts = format!("1 to {REPETITIONS_MAX}");
+        let is_count = (1..=REPETITIONS_MAX).contains(&self.repetitions);
+        require(is_count, "repetitions", &counts)?;
         for names in [
             self.devices.iter().map(|device| &device.name).collect::<Vec<_>>(),
             self.targets.iter().map(|target| &target.name).collect(),
@@ -164,6 +170,9 @@ impl Plan {
         let endless = "needs `seconds`, or an `amount` for each job";
         require(phase.seconds.is_some_and(|seconds| seconds > 0) || ends, &place, endless)?;
         require(phase.times > 0, &place, "times: at least 1")?;
+        let lasts_s = phase.seconds.unwrap_or(0).checked_mul(u64::from(phase.times));
+        let is_short = lasts_s.is_some_and(|lasts_s| lasts_s <= SECONDS_MAX);
+        require(is_short, &place, "seconds: more than a year, with all `times`")?;
         let limited = "memory_max: of a program";
         require(is_program || phase.memory_max.is_none(), &place, limited)?;
         let too_little = format!("memory_max: at least {} MiB", MEMORY_MIN >> 20);
@@ -185,6 +194,11 @@ impl Plan {
 }
 
 fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
+    // Names go into fio's job files, where `global` is a section of its own.
+    let is_plain = |character: char| character.is_alphanumeric() || "-_.,+() ".contains(character);
+    let is_name = job.name.trim() == job.name && !job.name.is_empty() && job.name != "global";
+    let named = "name: letters, digits, spaces and `-_.,+()`, and not `global`";
+    require(is_name && job.name.chars().all(is_plain), place, named)?;
     let is_block = job.block > 0 && job.block.is_multiple_of(SECTOR) && job.block <= BLOCK_MAX;
     require(is_block, place, "block: whole sectors, at most 32 MiB")?;
     require(job.offset.is_multiple_of(SECTOR), place, "offset: whole sectors")?;
@@ -285,6 +299,12 @@ mod tests {
             ("work = \"read\"", "work = \"mix\"", "read_percent"),
             ("pattern = \"zipf\"", "depth = 2\nthink_us = 1\npattern = \"zipf\"", "at depth 1"),
             ("pattern = \"zipf\"", "pattern = \"spiral\"", "unknown variant"),
+            ("seconds = 10", "seconds = 9999999999", "more than a year"),
+            ("seconds = 10", "seconds = 99999999\ntimes = 4294967295", "more than a year"),
+            ("about =", "repetitions = 1001\nabout =", "repetitions: 1 to 1000"),
+            ("name = \"a\"", "name = \"global\"", "and not `global`"),
+            ("name = \"a\"", "name = \"a]\"", "job a]: name"),
+            ("name = \"a\"", "name = \"a\\nfilename=/b\"", "name: letters"),
             ("about", "abuot", "unknown field"),
             ("size = \"1G\"", "size = \"1X\"", "is no size"),
             ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),

@@ -302,6 +302,22 @@ impl Phase {
         Some(self.seconds? * u64::from(self.times))
     }
 
+    /// Of each client the group of those that do alike work for the same time, by a number: these
+    /// can be held against each other. `None` for one that ends with its work.
+    #[must_use]
+    pub fn groups(&self) -> Vec<Option<u32>> {
+        let mut known: Vec<Job> = Vec::new();
+        let group = |client: Job| {
+            let alike = Job { name: String::new(), offset: 0, ..client };
+            let place = known.iter().position(|other| *other == alike).unwrap_or_else(|| {
+                known.push(alike.clone());
+                known.len() - 1
+            });
+            alike.amount.is_none().then_some(place as u32)
+        };
+        self.jobs.iter().flat_map(Job::clients).map(group).collect()
+    }
+
     /// Whether a target does it.
     #[must_use]
     pub fn is_for(&self, target: &Target) -> bool {

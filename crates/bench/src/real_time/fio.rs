@@ -30,14 +30,16 @@ const LOG: &str = "bench";
 const DIGITS: u8 = 3;
 
 /// The text of a job file. `seed` is for requests that are to be repeated.
-pub(super) fn jobs(phase: &Phase, endpoint: &Endpoint, seed: u64) -> String {
+pub(super) fn jobs(phase: &Phase, endpoint: &Endpoint, seed: u64) -> Result<String, RealError> {
     let mut text = String::from("[global]\nthread=1\n");
     match endpoint {
         Endpoint::Device(path) => {
-            let _ = writeln!(text, "ioengine=io_uring\ndirect=1\nfilename={}", path.display());
+            // A colon is between several names, unless there is a backslash before it.
+            let name = as_value(&path.display().to_string())?.replace(':', "\\:");
+            let _ = writeln!(text, "ioengine=io_uring\ndirect=1\nfilename={name}");
         }
         Endpoint::Nbd(uri) => {
-            let _ = writeln!(text, "ioengine=nbd\nuri={uri}");
+            let _ = writeln!(text, "ioengine=nbd\nuri={}", as_value(uri)?);
         }
     }
     // Latency from submission on: over NBD much of a short request passes while it is submitted,
@@ -80,7 +82,17 @@ pub(super) fn jobs(phase: &Phase, endpoint: &Endpoint, seed: u64) -> String {
             }
         }
     }
-    text
+    Ok(text)
+}
+
+/// A value of a job file. What fio would cut, or put something else for, is refused: the rest may
+/// be the name of another file, which would be written to.
+fn as_value(value: &str) -> Result<&str, RealError> {
+    if value.trim() == value && !value.contains([';', '#', '\n', '\\']) && !value.contains("${") {
+        return Ok(value);
+    }
+    let what = "has a character that fio does not take: `;`, `#`, `\\`, `${` or a space at an end";
+    Err(RealError::Fio(format!("{value} {what}; give the device or folder another name")))
 }
 
 fn pattern(job: &Job) -> &'static str {
@@ -103,6 +115,7 @@ pub(super) struct Seen {
 
 struct Client {
     name: String,
+    group: Option<u32>,
     reads: Histogram<u64>,
     writes: Histogram<u64>,
     bytes: u64,
@@ -140,9 +153,12 @@ impl Seen {
     /// Nothing yet.
     pub(super) fn new(phase: &Phase) -> Seen {
         let histogram = || Histogram::new(DIGITS).expect("three digits are allowed");
-        let client =
-            |job: Job| Client { name: job.name, reads: histogram(), writes: histogram(), bytes: 0 };
-        let clients = phase.jobs.iter().flat_map(Job::clients).map(client).collect();
+        let client = |(job, group): (Job, Option<u32>)| {
+            let (reads, writes) = (histogram(), histogram());
+            Client { name: job.name, group, reads, writes, bytes: 0 }
+        };
+        let jobs = phase.jobs.iter().flat_map(Job::clients);
+        let clients = jobs.zip(phase.groups()).map(client).collect();
         Seen { clients, per_second: Vec::new() }
     }
 
@@ -213,6 +229,7 @@ impl Seen {
             bytes: client.bytes,
             read_latency: Latency::of(&client.reads),
             write_latency: Latency::of(&client.writes),
+            group: client.group,
         };
         self.clients.iter().map(job).collect()
     }
@@ -289,7 +306,8 @@ mod tests {
 
     #[test]
     fn a_phase_becomes_a_job_for_each_client() {
-        let text = jobs(&phase(), &Endpoint::Nbd("nbd+unix:///a?socket=/s".to_owned()), 7);
+        let uri = Endpoint::Nbd("nbd+unix:///a?socket=/s".to_owned());
+        let text = jobs(&phase(), &uri, 7).unwrap();
         let parts: Vec<&str> = text.split("\n[").collect();
         assert_eq!(parts.len(), 4, "{text}");
         assert!(parts[0].contains("ioengine=nbd\nuri=nbd+unix:///a?socket=/s\n"), "{text}");
@@ -300,8 +318,17 @@ mod tests {
         assert!(parts[3].contains("rw=rw\nrwmixread=70\n"), "{text}");
         assert!(parts[3].contains("fsync=16\nrandrepeat=0\nio_size=33554432\nruntime=10\n"));
         assert!(!parts[3].contains("time_based"), "{text}");
-        let text = jobs(&phase(), &Endpoint::Device("/dev/x".into()), 7);
-        assert!(text.contains("ioengine=io_uring\ndirect=1\nfilename=/dev/x\n"), "{text}");
+        let text = jobs(&phase(), &Endpoint::Device("/dev/pci-0:1f.2".into()), 7).unwrap();
+        assert!(text.contains("io_uring\ndirect=1\nfilename=/dev/pci-0\\:1f.2\n"), "{text}");
+    }
+
+    #[test]
+    fn a_name_that_fio_would_cut_is_refused() {
+        for name in ["/a;b", "/a#b", "/a${HOME}", "/a\nfilename=/b", "/a ", "/a\\:b"] {
+            let error = jobs(&phase(), &Endpoint::Device(name.into()), 7).unwrap_err();
+            assert!(error.to_string().contains("does not take"), "{name}: {error}");
+            assert!(jobs(&phase(), &Endpoint::Nbd(name.to_owned()), 7).is_err(), "{name}");
+        }
     }
 
     const OUTPUT: &str = r#"fio: a note

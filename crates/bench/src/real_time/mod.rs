@@ -304,7 +304,7 @@ impl Work<'_> {
     ) -> Result<f64, RealError> {
         let folder = self.ground.folder;
         let jobs = folder.join(fio::JOBS);
-        let text = fio::jobs(self.phase, &self.service.endpoint(), self.seed);
+        let text = fio::jobs(self.phase, &self.service.endpoint(), self.seed)?;
         std::fs::write(&jobs, text).map_err(|error| RealError::file(&jobs, error))?;
         let mut command = Command::new("fio");
         command.args(["--output-format=json+", &format!("--output={}", fio::OUTPUT), fio::JOBS]);

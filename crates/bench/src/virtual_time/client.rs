@@ -107,8 +107,10 @@ impl<'a> Client<'a> {
         (self.next_index, self.asked_bytes, self.unflushed) = (0, 0, 0);
     }
 
-    pub(super) fn result(&self) -> JobResult {
+    /// What it saw; `group` as in [`JobResult::group`].
+    pub(super) fn result(&self, group: Option<u32>) -> JobResult {
         JobResult {
+            group,
             name: self.job.name.clone(),
             reads: self.reads.len(),
             writes: self.writes.len(),

@@ -227,8 +227,7 @@ impl Run {
             at_second(Progress { phase: &phase.name, place: seeds.index, second, seconds })
         };
         at_second(0);
-        let began_ns = self.now_ns;
-        let mut meter = Meter::new(&self.system, began_ns);
+        let mut meter = Meter::new(&self.system, self.now_ns);
         let mut processor = Processor::default();
         for time in 0..phase.times {
             for (place, client) in clients.iter_mut().enumerate() {
@@ -243,18 +242,22 @@ impl Run {
             let mut work = Work { end_ns, meter: &mut meter, processor: &mut processor };
             self.work(&mut clients, &mut work, &mut at_second);
             if time + 1 < phase.times {
+                // In between nobody asks: that is no second of the phase.
+                let before_ns = self.now_ns;
                 self.finish(&mut processor);
+                meter.began_ns += self.now_ns - before_ns;
             }
         }
         let ended_ns = self.now_ns;
         let cache = self.system.take_cache_counts(ended_ns);
         let devices = self.system.take_device_counts();
         self.finish(&mut processor);
+        let seen = clients.iter().zip(phase.groups());
         PhaseResult {
             name: phase.name.clone(),
             is_preparation: phase.is_preparation,
-            seconds: (ended_ns - began_ns) as f64 / SECOND_NS as f64,
-            jobs: clients.iter().map(Client::result).collect(),
+            seconds: (ended_ns - meter.began_ns) as f64 / SECOND_NS as f64,
+            jobs: seen.map(|(client, group)| client.result(group)).collect(),
             runs_s: Vec::new(),
             samples: meter.samples,
             cache,
@@ -372,6 +375,7 @@ impl Processor {
 
 /// Second by second, what happened.
 struct Meter {
+    /// When the phase began; later by what passed between the times that it is done.
     began_ns: u64,
     samples: Vec<Sample>,
     /// Since the last sample.

@@ -71,9 +71,10 @@ fn what_was_written_is_read_from_the_cache_at_the_speed_of_the_ssd() {
     let ratio = read.iops() / bare.phases[1].iops();
     // What was written goes home meanwhile, which is read from the SSD, too.
     assert!((0.9..=1.02).contains(&ratio), "{ratio}");
-    let fairness = read.fairness().unwrap();
-    // By Zipf's law, some channels of the SSD are asked more than others.
-    assert!((0.85..1.0).contains(&fairness), "{fairness}");
+    // By Zipf's law, some channels of the SSD are asked more than others, which is no large matter.
+    let share = read.jobs[1].reads as f64 / read.jobs[0].reads as f64;
+    assert!((0.85..1.0 / 0.85).contains(&share), "{share}");
+    assert_eq!(read.fairness(), None, "they do unlike work");
     let origin = read.devices.iter().find(|device| device.name == "disk").unwrap();
     assert_eq!(origin.reads, 0);
     assert_eq!(read.samples.len(), 2);
@@ -213,6 +214,9 @@ fn a_phase_that_is_done_twice_meets_what_it_read_and_a_fresh_one_does_not() {
     let [twice, fresh] = [&phases[0], &phases[1]];
     assert_eq!((twice.samples.len(), twice.jobs.len()), (8, 3));
     assert_eq!(twice.jobs[2].name, "a 3");
+    // What was under way in between ended at no time of the phase.
+    assert_eq!(twice.seconds, 8.0);
+    assert!(twice.fairness().is_some_and(|fairness| fairness > 0.5), "three do alike work");
     let hits = |range: std::ops::Range<usize>| {
         let ratios = twice.samples[range].iter().filter_map(|sample| sample.hit_ratio);
         ratios.sum::<f64>()

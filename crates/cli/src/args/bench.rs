@@ -45,7 +45,7 @@ pub(crate) struct BenchListArguments {
 /// Measure what a plan says, and write figures and a report into a folder.
 ///
 /// In virtual time the engine works on models of devices, and half an hour on a hard disk takes
-/// one to a few minutes. In real time fio works on devices of this machine, on files in their
+/// one to ten minutes. In real time fio works on devices of this machine, on files in their
 /// place, and on what is served over NBD; see that nothing else runs. A run that was interrupted
 /// goes on when it is started again with the same folder, by the same build of forebay, on the
 /// same machine, and in real time with devices in the same place; what failed is tried again. A
