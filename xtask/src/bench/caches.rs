@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::document::verdicts;
+use super::experiment_bounds;
 use super::interrupt;
 use super::machine::Machine;
 use super::plan_report::PlanReport;
@@ -102,6 +103,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     if let Some(path) = options.output.clone().or(usual) {
         let text = text(&machine, &report);
         super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
+        if options.output.is_none() {
+            experiment_bounds::renew(&workspace.root().join("docs"))?;
+        }
     }
     Ok(if failed == 0 { Outcome::Passed } else { Outcome::Failed })
 }

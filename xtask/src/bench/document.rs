@@ -19,10 +19,12 @@ use super::takeover::{self, Takeovers};
 
 pub(super) const GIB: f64 = (1u64 << 30) as f64;
 
-/// The whole text, in Markdown.
-pub(super) fn text(report: &Report) -> String {
+/// The whole text, in Markdown. `experiments` are the bounds of runs of their own.
+pub(super) fn text(report: &Report, experiments: &str) -> String {
     let mut text = preamble(report);
     text.push_str(&bounds_table(&report.bounds));
+    text.push_str(experiments);
+    text.push('\n');
     if let Some(rows) = &report.nbd {
         text.push_str(&nbd_tables(rows, report));
     }
@@ -132,9 +134,7 @@ pub(super) fn cell(spread: Option<Spread>, decimals: usize) -> String {
 
 fn bounds_table(bounds: &[Bound]) -> String {
     "## Bounds\n\nWhat the design asks for, and what this run came to. The verdict follows from \
-     the\nmedian. What is called extrapolated was measured on smaller logs. Bounds of the \
-     published\nexperiments stand in [experiments.md](experiments.md), those over the caches of \
-     the kernel in\n[kernel-caches.md](kernel-caches.md).\n\n"
+     the\nmedian. What is called extrapolated was measured on smaller logs.\n\n"
         .to_owned()
         + &verdicts(bounds)
 }

@@ -1,6 +1,6 @@
 //! The bounds of the experiments, in docs/performance.md: all bounds stand in one document, though
-//! each set is measured by a run of its own. They are copied from the documents of those runs, which
-//! renew them here.
+//! each set is measured by a run of its own. They are copied from the documents of those runs,
+//! which renew them here.
 
 use std::path::Path;
 

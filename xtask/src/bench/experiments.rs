@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use super::bounds::Bound;
 use super::document::verdicts;
+use super::experiment_bounds;
 use super::first_runs;
 use super::interrupt;
 use super::machine::Machine;
@@ -105,6 +106,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
         let text =
             if options.real { real_text(&machine, &results) } else { text(&machine, &results) };
         super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
+        if options.output.is_none() {
+            experiment_bounds::renew(&workspace.root().join("docs"))?;
+        }
     }
     if options.only.is_empty() && !options.real {
         // Those of the same results, which README shows.
@@ -172,8 +176,8 @@ Generated as a whole by a run of
 on {}, at commit `{}`.
 
 In virtual time (see [bench.md](bench.md)): the engine itself on models of devices, which are fitted
-to the native figures of the same publications. Rows `as published` are those of other caches on
-other people's machines.
+to the native figures of the same publications. Rows `as published` are those of devices and caches
+on other people's machines.
 
 ## Bounds
 
@@ -184,8 +188,9 @@ Of the plan `zipf`, bounds are of what comes after 20 minutes. A cache has 1.2 t
 misses that it needs take on the bare disk. IOPS as high as the bounds ask for take a hit ratio:
 that of the first second of this run with so many. By Zipf's law, requests come to it when so many
 different blocks were asked for, and a cache that fetches what was asked for misses each of them
-once. 20 minutes are 938,000 misses at the 938 reads/s of the published disk; by this run's figures
-it would be as long as the table says. forebay took less: it fetches more than was asked for.
+once. At the 938 reads/s of the published disk 938,000 misses take 1,000 s, and 1.2 times that are
+20 minutes; by this run's figures it would be as long as the table says. The last column is what
+forebay took, which fetches more than was asked for.
 
 {}Of uniform reads, the first run on a data set is no faster than the disk: none of its blocks was
 read before, and no rule tells which will be next. The model's disk reads {} KB/s where that of
@@ -227,11 +232,16 @@ hard disk is emulated by `forebay serve`, the SSD is files on the disk of this m
 ratios between rows of one table mean anything, and rows `as published` are of other machines.
 Figures are medians of the repetitions, and in parentheses the smallest and the largest.
 
-{}",
+## Bounds
+
+What these figures have to be, as the plans have it, by the medians of this run.
+
+{}{}",
         super::command_line(),
         machine.date,
         machine.commit,
         machine.items(),
+        verdicts(&results.bounds),
         results.tables,
     )
 }

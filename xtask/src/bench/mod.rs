@@ -10,6 +10,7 @@ mod contender;
 mod document;
 mod drain;
 mod engine;
+mod experiment_bounds;
 pub(crate) mod experiments;
 mod fairness;
 mod fio;
@@ -275,7 +276,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
         write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
     }
     if let Some(path) = options.document(&workspace) {
-        write(&path, &(document::text(&report).trim_end().to_owned() + "\n"))?;
+        let experiments = experiment_bounds::section(&workspace.root().join("docs"));
+        write(&path, &(document::text(&report, &experiments).trim_end().to_owned() + "\n"))?;
     }
     progress.finish()?;
     let seconds = started.elapsed().as_secs();
