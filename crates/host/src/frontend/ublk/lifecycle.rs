@@ -75,6 +75,17 @@ pub(super) struct Opened {
     pub(super) channel: Box<dyn Channel>,
 }
 
+/// What a thread is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Task {
+    /// Bring a device to life.
+    Start,
+    /// Tell the driver of another size.
+    Resize,
+    /// End a device.
+    Remove,
+}
+
 /// How far a device is.
 pub(super) enum Progress {
     /// The shard must fetch now: the driver waits for it.
@@ -84,7 +95,7 @@ pub(super) enum Progress {
     /// It cannot be had. One that was at work has users that wait.
     Failed { error: UblkError, was_at_work: bool },
     /// There is no thread for what was to be done.
-    NoThread(io::Error),
+    NoThread { task: Task, source: io::Error },
     /// It shows so many sectors now, or keeps its size.
     Resized(Result<u64, UblkError>),
     /// It is in use, and was left alone.

@@ -37,7 +37,7 @@ use forebay_engine::units::Time;
 
 use self::control::Control;
 use self::device::{Device, Phase, Slot, SlotState};
-use self::lifecycle::{Progress, Wanted};
+use self::lifecycle::{Progress, Task, Wanted};
 use self::request::{Geometry, errno_of};
 use super::block_request::{Active, rejoin_line};
 use super::memory_turn::Claimant;
@@ -182,11 +182,16 @@ impl UblkFrontEnd {
             // What recovery found may have changed the size.
             device.wanted.geometry = Geometry::of(&exports[device.export].facts);
             let wanted = device.wanted.clone();
-            self.spawn(index, move |tell| lifecycle::start(&wanted, tell));
+            self.spawn(index, Task::Start, move |tell| lifecycle::start(&wanted, tell));
         }
     }
 
-    fn spawn(&self, index: usize, work: impl FnOnce(&dyn Fn(Progress)) + Send + 'static) {
+    fn spawn(
+        &self,
+        index: usize,
+        task: Task,
+        work: impl FnOnce(&dyn Fn(Progress)) + Send + 'static,
+    ) {
         let handle = self.handle.clone();
         let tell = move |progress| {
             let report = UblkReport { device: index, progress };
@@ -195,8 +200,8 @@ impl UblkFrontEnd {
         let spawned = thread::Builder::new().name("ublk".into()).spawn(move || work(&tell));
         if let Err(source) = spawned {
             // As the thread would have told it.
-            let report = UblkReport { device: index, progress: Progress::NoThread(source) };
-            self.handle.send(Message::Ublk(Box::new(report)));
+            let progress = Progress::NoThread { task, source };
+            self.handle.send(Message::Ublk(Box::new(UblkReport { device: index, progress })));
         }
     }
 
@@ -261,14 +266,15 @@ impl UblkFrontEnd {
                 }
                 return self.do_without(context.exports, index, error);
             }
-            Progress::NoThread(source) => {
-                let device = &mut self.devices[index];
-                if device.phase == Phase::Starting {
-                    device.fail();
+            Progress::NoThread { task, source } => match task {
+                Task::Start => {
+                    self.devices[index].fail();
                     return self.do_without(context.exports, index, UblkError::Thread { source });
                 }
-                self.keep(index, &format!("it cannot be ended: {source}"));
-            }
+                // It serves on, whatever its size.
+                Task::Resize => self.on_resized(index, Err(UblkError::Thread { source })),
+                Task::Remove => self.keep(index, &format!("it cannot be ended: {source}")),
+            },
             Progress::Resized(result) => self.on_resized(index, result),
             Progress::InUse(user) => {
                 self.keep(index, &format!("it is in use ({user})"));
@@ -331,7 +337,7 @@ impl UblkFrontEnd {
             Phase::Live => {
                 device.phase = Phase::Removing;
                 let number = device.number;
-                self.spawn(index, move |tell| lifecycle::remove(number, tell));
+                self.spawn(index, Task::Remove, move |tell| lifecycle::remove(number, tell));
             }
             // Goes on when it is live, or is over already.
             Phase::Starting | Phase::Removing | Phase::Kept | Phase::Gone => {}

@@ -7,7 +7,7 @@
 use super::control::Control;
 use super::device::Phase;
 use super::error::{UblkError, block_path};
-use super::lifecycle::Progress;
+use super::lifecycle::{Progress, Task};
 use super::request::Geometry;
 use super::{UblkFrontEnd, abi};
 use crate::shard::exports::{ExportNumber, ExportTable};
@@ -36,7 +36,7 @@ impl UblkFrontEnd {
         device.accept_up_to(sectors);
         device.is_resizing = true;
         let (number, name) = (device.number, device.wanted.name.clone());
-        self.spawn(index, move |tell| {
+        self.spawn(index, Task::Resize, move |tell| {
             let updated = Control::open().and_then(|mut control| {
                 control.update_size(number, sectors).map_err(|source| UblkError::Command {
                     command: abi::Operation::UpdateSize.name(),

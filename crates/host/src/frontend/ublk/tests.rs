@@ -11,7 +11,7 @@ use forebay_engine::units::{Time, VolumeSlot};
 use super::abi::{self, IoDescriptor, io_flag, op};
 use super::channel::{Channel, Place};
 use super::device::{Device, Phase};
-use super::lifecycle::{Opened, Progress, Wanted};
+use super::lifecycle::{Opened, Progress, Task, Wanted};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
 use super::{TAKEN, UblkError, UblkFrontEnd, UblkReport};
 use crate::buffer_pool::{BufferPool, Owner};
@@ -501,4 +501,29 @@ fn a_device_whose_driver_was_told_has_the_new_size() {
         let expected = if is_told { SizeReach::Live } else { SizeReach::Restart };
         assert_eq!(reach(&world), expected);
     }
+}
+
+#[test]
+fn a_device_whose_driver_cannot_be_told_for_want_of_a_thread_serves_on() {
+    let mut world = World::live();
+    let old_sectors = world.front.devices[0].shown_sectors;
+    grow(&mut world, 2 * old_sectors);
+    world.front.devices[0].accept_up_to(2 * old_sectors);
+    world.front.devices[0].is_resizing = true;
+    let no_thread = |task| {
+        let source = io::Error::from_raw_os_error(libc::EAGAIN);
+        Progress::NoThread { task, source }
+    };
+    world.tell(no_thread(Task::Resize));
+    assert!(!world.front.is_resizing(world.export));
+    assert_eq!(reach(&world), SizeReach::Restart);
+    world.arrive(0, op::READ.into(), 0, 8);
+    assert!(world.demand().is_some());
+    world.reply(0, Ok(()));
+    assert_eq!(world.committed(), [(0, 4096)]);
+    // One that is to end is left to the next server.
+    world.front.is_stopping = true;
+    world.front.devices[0].phase = Phase::Removing;
+    world.tell(no_thread(Task::Remove));
+    assert!(world.front.may_stop() && world.front.is_empty());
 }
