@@ -197,7 +197,8 @@ impl Running {
         loop {
             self.work()?;
             if self.is_over() {
-                return Ok(());
+                // Answers of the last round to devices that stay are queued and no more.
+                return Ok(self.ring.wait(Some(Duration::ZERO))?);
             }
             let timeout = self.timeout();
             self.ring.wait(timeout)?;
@@ -546,5 +547,38 @@ fn client_reply(reply: &forebay_engine::request::Reply) -> ClientReply {
 fn become_io_flusher() {
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::debug!(%error, "the server may wait for itself when memory is short");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+
+    use io_uring::opcode;
+    use io_uring::types::Fd;
+
+    use super::*;
+    use crate::shard::ShardOptions;
+
+    #[test]
+    fn what_the_last_round_has_queued_is_submitted() {
+        let memory = MemoryOptions { engine_bytes: 0, client_bytes: 64 << 20 };
+        let options = ShardOptions { memory, ..ShardOptions::default() };
+        let shard = Shard::new(options, None, Vec::new()).unwrap();
+        let mut running = Running::start(shard).unwrap();
+        running.lifecycle = Lifecycle::Closing;
+        // In the place of an answer to a block device, which takes a driver.
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let word: &'static [u8] = b"done";
+        let send = opcode::Send::new(Fd(ours.as_raw_fd()), word.as_ptr(), word.len() as u32);
+        // SAFETY: the word is never freed.
+        unsafe { running.ring.push(Token::Cancelled, send.build()) };
+        running.serve().unwrap();
+        drop((running, ours));
+        let mut told = Vec::new();
+        theirs.read_to_end(&mut told).unwrap();
+        assert_eq!(told, word);
     }
 }
