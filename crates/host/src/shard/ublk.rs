@@ -4,7 +4,9 @@
 //! shard stops they end first: what uses a device may send requests until it is removed, or is left
 //! to the kernel, and those must not meet an engine that refuses them. Those that came before from
 //! a device that is left may be ones that never end by themselves, such as writes that wait for
-//! room while the origin is away: the engine's stop ends them, and the next server does them.
+//! room while the origin is away: the engine's stop ends them, and the next server does them. A
+//! device that is just being made holds up nothing: nobody uses it yet, and what the kernel reads
+//! of it before it can be used fails.
 
 use forebay_engine::units::Time;
 

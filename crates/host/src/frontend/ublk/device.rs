@@ -8,7 +8,7 @@ use forebay_engine::units::Time;
 use super::abi::IoDescriptor;
 use super::channel::{Channel, Place};
 use super::error::block_path;
-use super::lifecycle::{Opened, Wanted};
+use super::lifecycle::{Opened, Users, Wanted};
 use super::request::Geometry;
 use crate::buffer_pool::BufferPool;
 use crate::frontend::block_request::{Active, Want};
@@ -27,6 +27,9 @@ pub(super) enum Phase {
     Live,
     /// A thread ends it, unless it is in use.
     Removing,
+    /// The shard stops while it comes to life, and nobody has used it yet: its requests fail, so
+    /// that it does, and then it ends.
+    GivenUp,
     /// The shard stops and leaves it to the kernel and the next server.
     Kept,
     /// There is none, or none any more.
@@ -64,6 +67,7 @@ impl Slot {
 struct Open {
     channel: Box<dyn Channel>,
     geometry: Geometry,
+    users: Users,
     queue_count: u16,
     queue_depth: u16,
     /// Its slots are numbered from here on, by queue and tag.
@@ -134,10 +138,15 @@ impl Device {
     /// The character device is open; its slots are numbered from `first_slot` on.
     pub(super) fn open(&mut self, opened: Opened, first_slot: u32) {
         assert!(self.open.is_none() && self.phase == Phase::Starting);
-        let Opened { number, queue_count, queue_depth, geometry, channel } = opened;
+        let Opened { number, queue_count, queue_depth, geometry, users, channel } = opened;
         self.number = number;
         self.shown_sectors = geometry.sectors;
-        self.open = Some(Open { channel, geometry, queue_count, queue_depth, first_slot });
+        self.open = Some(Open { channel, geometry, users, queue_count, queue_depth, first_slot });
+    }
+
+    /// Whether it comes to life, and nobody waits for that.
+    pub(super) fn is_unused(&self) -> bool {
+        self.phase == Phase::Starting && self.open.as_ref().is_some_and(|o| o.users == Users::None)
     }
 
     fn opened(&self) -> &Open {

@@ -66,12 +66,31 @@ pub(super) enum Plan {
     Wait { number: u32, process: i32 },
 }
 
+/// Who waits for a device that comes to life.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Users {
+    /// Nobody: it is made.
+    None,
+    /// Those of its predecessor.
+    Predecessors,
+}
+
+/// What the kernel may have cached of a disk that is to end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum PageCache {
+    /// Nothing that was written.
+    IsClean,
+    /// What its users have written.
+    MayBeDirty,
+}
+
 /// A device that is open, before its requests are fetched.
 pub(super) struct Opened {
     pub(super) number: u32,
     pub(super) queue_count: u16,
     pub(super) queue_depth: u16,
     pub(super) geometry: Geometry,
+    pub(super) users: Users,
     pub(super) channel: Box<dyn Channel>,
 }
 
@@ -316,7 +335,7 @@ fn put_to_work(
     control
         .set_parameters(info.device, wanted.geometry.parameters())
         .map_err(|source| command_failed(Operation::SetParameters, wanted, source))?;
-    open(info, wanted.geometry, tell)?;
+    open(info, wanted.geometry, Users::None, tell)?;
     // Ends when the shard has fetched from all queues, and the kernel has looked for partitions.
     run(control, Operation::StartDevice, info.device, wanted)
 }
@@ -352,7 +371,7 @@ fn take_over(
     let info = info(control)?;
     let parameters = control.parameters(number).map_err(failed(Operation::GetParameters))?;
     let geometry = Geometry { sectors: parameters.basic.device_sectors, ..wanted.geometry };
-    open(&info, geometry, tell)?;
+    open(&info, geometry, Users::Predecessors, tell)?;
     run(control, Operation::EndUserRecovery, number, wanted)
 }
 
@@ -378,7 +397,12 @@ fn is_busy(error: &io::Error) -> bool {
 }
 
 /// Opens the character device and hands it to the shard.
-fn open(info: &DeviceInfo, geometry: Geometry, tell: &dyn Fn(Progress)) -> Result<(), UblkError> {
+fn open(
+    info: &DeviceInfo,
+    geometry: Geometry,
+    users: Users,
+    tell: &dyn Fn(Progress),
+) -> Result<(), UblkError> {
     let deadline = Instant::now() + NODE_PATIENCE;
     let channel = loop {
         match CharacterDevice::open(info) {
@@ -399,13 +423,14 @@ fn open(info: &DeviceInfo, geometry: Geometry, tell: &dyn Fn(Progress)) -> Resul
         queue_count: info.queue_count,
         queue_depth: info.queue_depth,
         geometry,
+        users,
         channel: Box::new(channel),
     }));
     Ok(())
 }
 
 /// Ends a device that nobody uses, and leaves one alone that somebody does.
-pub(super) fn remove(number: u32, tell: &dyn Fn(Progress)) {
+pub(super) fn remove(number: u32, page_cache: PageCache, tell: &dyn Fn(Progress)) {
     let path = block_path(number);
     // Held until the disk is gone, so that nobody can begin to use it.
     let deadline = Instant::now() + USER_PATIENCE;
@@ -417,7 +442,9 @@ pub(super) fn remove(number: u32, tell: &dyn Fn(Progress)) {
         }
     };
     // Before the disk is let go of: who closes a disk last waits until it is written, too.
-    if let Err(user) = write_out_apart(Path::new(&path)) {
+    if page_cache == PageCache::MayBeDirty
+        && let Err(user) = write_out_apart(Path::new(&path))
+    {
         drop(disk);
         return tell(Progress::InUse(user));
     }

@@ -37,7 +37,7 @@ use forebay_engine::units::Time;
 
 use self::control::Control;
 use self::device::{Device, Phase, Slot, SlotState};
-use self::lifecycle::{Progress, Task, Wanted};
+use self::lifecycle::{PageCache, Progress, Task, Wanted};
 use self::request::{Geometry, errno_of};
 use super::block_request::{Active, rejoin_line};
 use super::memory_turn::Claimant;
@@ -207,13 +207,15 @@ impl UblkFrontEnd {
 
     /// Whether all devices can be used, as far as there are to be any.
     pub(crate) fn is_ready(&self) -> bool {
-        self.devices.iter().all(|device| !matches!(device.phase, Phase::Waiting | Phase::Starting))
+        let is_to_come = |phase| matches!(phase, Phase::Waiting | Phase::Starting | Phase::GivenUp);
+        self.devices.iter().all(|device| !is_to_come(device.phase))
     }
 
-    /// Whether the engine may stop: no device can bring a request any more. Those that came from a
-    /// device that is kept need no answer.
+    /// Whether the engine may stop: no device can bring it a request any more. Those that came from
+    /// a device that is kept need no answer, and an error will do for one that is given up.
     pub(crate) fn may_stop(&self) -> bool {
-        self.devices.iter().all(|device| matches!(device.phase, Phase::Kept | Phase::Gone))
+        let is_past = |phase| matches!(phase, Phase::GivenUp | Phase::Kept | Phase::Gone);
+        self.devices.iter().all(|device| is_past(device.phase))
     }
 
     /// The device of an export, if it can be used.
@@ -241,6 +243,12 @@ impl UblkFrontEnd {
                 self.demands.reserve(self.slots.len());
                 self.memory_waiters.reserve(self.slots.len());
                 self.devices[index].fetch_all(context.ring);
+                if self.is_stopping {
+                    self.begin_removal(index);
+                }
+            }
+            Progress::Live { .. } if self.devices[index].phase == Phase::GivenUp => {
+                self.spawn_removal(index, PageCache::IsClean);
             }
             Progress::Live { was_taken_over } => {
                 let device = &mut self.devices[index];
@@ -336,12 +344,20 @@ impl UblkFrontEnd {
             Phase::Waiting => device.phase = Phase::Gone,
             Phase::Live => {
                 device.phase = Phase::Removing;
-                let number = device.number;
-                self.spawn(index, Task::Remove, move |tell| lifecycle::remove(number, tell));
+                self.spawn_removal(index, PageCache::MayBeDirty);
             }
-            // Goes on when it is live, or is over already.
-            Phase::Starting | Phase::Removing | Phase::Kept | Phase::Gone => {}
+            // The kernel looks for partitions before it is live. What that reads may wait for the
+            // origin as long as that is away, and ends with the engine.
+            Phase::Starting if device.is_unused() => device.phase = Phase::GivenUp,
+            // Goes on when it is open or live, or is over already.
+            Phase::Starting | Phase::Removing | Phase::GivenUp | Phase::Kept | Phase::Gone => {}
         }
+    }
+
+    fn spawn_removal(&self, index: usize, page_cache: PageCache) {
+        let number = self.devices[index].number;
+        let work = move |tell: &dyn Fn(Progress)| lifecycle::remove(number, page_cache, tell);
+        self.spawn(index, Task::Remove, work);
     }
 
     /// A command of a slot has come back: with a request, or for good.
@@ -358,6 +374,9 @@ impl UblkFrontEnd {
         device.commands -= 1;
         match result {
             abi::RESULT_OK if device.takes_requests() => self.take(context, slot),
+            abi::RESULT_OK if device.phase == Phase::GivenUp => {
+                self.commit(context.ring, slot, -libc::EIO);
+            }
             // It waits at the driver, which gives it to the next server.
             abi::RESULT_OK => {}
             abi::RESULT_ABORT => self.on_abort(index),
@@ -418,6 +437,10 @@ impl UblkFrontEnd {
     /// to have any.
     fn start(&mut self, context: &mut FrontContext<'_>, slot: u32, mut active: Active) -> bool {
         let device = &mut self.devices[self.slots[slot as usize].device];
+        if device.phase == Phase::GivenUp {
+            self.commit(context.ring, slot, -libc::EIO);
+            return true;
+        }
         if active.request.moves_data() {
             if !context.pool.may_hold(device.buffer_bytes, active.request.memory_bytes()) {
                 self.stall_for_own(slot, active);
@@ -563,7 +586,8 @@ impl FrontEnd for UblkFrontEnd {
     }
 
     fn is_empty(&self) -> bool {
-        self.may_stop() && !self.has_requests()
+        let is_over = |phase| matches!(phase, Phase::Kept | Phase::Gone);
+        self.devices.iter().all(|device| is_over(device.phase)) && !self.has_requests()
     }
 
     fn resize(&mut self, context: &mut FrontContext<'_>, export: ExportNumber) {

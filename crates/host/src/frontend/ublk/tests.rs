@@ -11,7 +11,7 @@ use forebay_engine::units::{Time, VolumeSlot};
 use super::abi::{self, IoDescriptor, io_flag, op};
 use super::channel::{Channel, Place};
 use super::device::{Device, Phase};
-use super::lifecycle::{Opened, Progress, Task, Wanted};
+use super::lifecycle::{Opened, Progress, Task, Users, Wanted};
 use super::request::{Geometry, REQUEST_BYTES_MAX};
 use super::{TAKEN, UblkError, UblkFrontEnd, UblkReport};
 use crate::buffer_pool::{BufferPool, Owner};
@@ -99,6 +99,11 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::starting(Users::None)
+    }
+
+    /// Its device is open and on its way to life.
+    fn starting(users: Users) -> World {
         let wake_up = Arc::new(WakeUp::new().unwrap());
         let (handle, _) = ShardHandle::new(wake_up);
         let mut exports = ExportTable::new();
@@ -134,6 +139,7 @@ impl World {
             queue_count: QUEUES,
             queue_depth: DEPTH,
             geometry,
+            users,
             channel,
         }));
         world
@@ -392,6 +398,41 @@ fn a_device_that_is_removed_is_closed_when_its_last_command_is_back() {
     world.tell(Progress::Removed);
     assert!(world.front.may_stop() && world.front.is_empty());
     assert!(world.front.peers_of(world.export).is_empty());
+}
+
+#[test]
+fn a_device_that_nobody_has_used_yet_holds_up_no_stop() {
+    let mut world = World::new();
+    // The kernel looks for partitions, and the origin does not answer.
+    world.arrive(0, op::READ.into(), 0, 8);
+    assert_eq!(world.begun(), [0]);
+    let held = world.use_up_memory();
+    world.arrive(1, op::READ.into(), 8, 8);
+    world.front.begin_shutdown();
+    assert!(world.front.may_stop() && !world.front.is_empty() && !world.front.is_ready());
+    world.reply(0, Err(RequestError::Shutdown));
+    held.into_iter().for_each(|buffer| world.pool.release(buffer));
+    world.with(|front, context| front.flush(context));
+    world.arrive(2, op::READ.into(), 16, 8);
+    assert!(world.demand().is_none());
+    let failed = [(0, -libc::ESHUTDOWN), (1, -libc::EIO), (2, -libc::EIO)];
+    assert_eq!(world.committed(), failed, "the kernel need not wait");
+    // As the thread that removes it tells.
+    for slot in 0..8 {
+        world.complete(slot, abi::RESULT_ABORT);
+    }
+    world.tell(Progress::Stopped);
+    assert!(world.driver.lock().unwrap().is_closed);
+    assert!(!world.front.is_empty());
+    world.tell(Progress::Removed);
+    assert!(world.front.is_empty() && world.front.is_ready());
+
+    // The users of one that is taken over would see the errors.
+    let mut world = World::starting(Users::Predecessors);
+    world.front.begin_shutdown();
+    assert!(!world.front.may_stop());
+    world.arrive(0, op::READ.into(), 0, 8);
+    assert!(world.demand().is_some());
 }
 
 #[test]
