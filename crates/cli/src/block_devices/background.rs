@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,6 +28,15 @@ pub(crate) struct Plan {
     pub(crate) admin: PathBuf,
     /// More options of `serve`.
     pub(crate) more: Vec<OsString>,
+}
+
+/// What a new daemon comes after.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Follows {
+    /// One that has ended, or none.
+    Ended,
+    /// One that runs, and goes on if the new one fails.
+    Running,
 }
 
 /// Arguments with which this program serves all volumes of a set.
@@ -71,15 +81,19 @@ pub(crate) fn log_of(set: &Set) -> PathBuf {
 }
 
 /// Starts a daemon that outlives this process and its terminal, and waits until it serves.
-pub(crate) fn start(set: &Set, plan: &Plan) -> Result<Status, Failure> {
+pub(crate) fn start(set: &Set, plan: &Plan, follows: Follows) -> Result<Status, Failure> {
     let log = log_of(set);
-    let failed = |error: std::io::Error| {
+    let failed = |error: io::Error| {
         Failure::failed(format!("cannot start a daemon with its log in {}: {error}", log.display()))
     };
     fs::create_dir_all(socket::run_directory()).map_err(failed)?;
-    // What the one before had to say may be why another one is needed.
-    let _ = fs::rename(&log, set.file("log.old"));
+    // What the one before had to say may be why another one is needed. One that runs has the file
+    // open, and would write on in it wherever it is: what is named so would be another daemon's.
+    if follows == Follows::Ended {
+        let _ = fs::rename(&log, set.file("log.old"));
+    }
     let output = File::options().create(true).append(true).open(&log).map_err(failed)?;
+    let said_before = output.metadata().map_err(failed)?.len();
     let errors = output.try_clone().map_err(failed)?;
     let program = std::env::current_exe().map_err(failed)?;
     let mut child = Command::new(program)
@@ -95,7 +109,7 @@ pub(crate) fn start(set: &Set, plan: &Plan) -> Result<Status, Failure> {
     await_serving(&AdminClient::new(&plan.admin), |status| {
         if let Ok(Some(ended)) = child.try_wait() {
             let exit = ended.code().and_then(|code| u8::try_from(code).ok());
-            return Err(died(&log, exit.map_or(Exit::Failed, Exit::from_code)));
+            return Err(died(&log, said_before, exit.map_or(Exit::Failed, Exit::from_code)));
         }
         // Another daemon may have the socket, whose turn it is not.
         Ok(status.is_some_and(|status| is_child(&child, status)))
@@ -106,9 +120,14 @@ fn is_child(child: &Child, status: &Status) -> bool {
     child.id() == status.pid
 }
 
-/// Why a daemon has ended, from what it said last.
-fn died(log: &Path, exit: Exit) -> Failure {
-    let text = fs::read_to_string(log).unwrap_or_default();
+/// Why a daemon has ended, from what it said last, behind what others have said before.
+fn died(log: &Path, said_before: u64, exit: Exit) -> Failure {
+    let read = || {
+        let mut file = File::open(log)?;
+        file.seek(SeekFrom::Start(said_before))?;
+        io::read_to_string(file)
+    };
+    let text = read().unwrap_or_default();
     let said = text.lines().rev().find_map(|line| line.strip_prefix("forebay: "));
     let said = said.or_else(|| text.lines().next_back()).unwrap_or("it said nothing");
     Failure::new(exit, format!("the daemon has ended: {said}"))

@@ -10,7 +10,7 @@ use crate::admin::api::{Connection, Status};
 use crate::admin::client::{self, AdminClient};
 use crate::admin::socket;
 use crate::args::DownArguments;
-use crate::block_devices::background::{self, Plan};
+use crate::block_devices::background::{self, Follows, Plan};
 use crate::block_devices::record::{Device, Record, take_turn};
 use crate::block_devices::set::Set;
 use crate::block_devices::users::{Server, user_of};
@@ -205,6 +205,6 @@ fn take_over(
     let admin = absolute(&admin.unwrap_or_else(|| socket::default_path(set.name())))?;
     let state_dir = record.state_dir.clone();
     let plan = Plan { front_end: FrontEndKind::Ublk, state_dir, admin, more: Vec::new() };
-    background::start(set, &plan)?;
+    background::start(set, &plan, Follows::Ended)?;
     Ok(AdminClient::new(&plan.admin))
 }

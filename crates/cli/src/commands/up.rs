@@ -16,7 +16,7 @@ use crate::admin::api::{Export, Status};
 use crate::admin::client::{self, AdminClient};
 use crate::admin::socket;
 use crate::args::UpArguments;
-use crate::block_devices::background::{self, Plan};
+use crate::block_devices::background::{self, Follows, Plan};
 use crate::block_devices::record::{Device, Record, take_turn};
 use crate::block_devices::set::Set;
 use crate::block_devices::users::{Server, user_of};
@@ -158,7 +158,7 @@ fn serve(set: &Set, arguments: &UpArguments, before: Option<&Record>) -> Result<
     let front_end = choose(arguments, before)?;
     release_stale(set, before, None)?;
     let plan = plan(set, arguments, front_end)?;
-    let status = background::start(set, &plan)?;
+    let status = background::start(set, &plan, Follows::Ended)?;
     let log = Some(background::log_of(set));
     Ok(Served { status, admin: plan.admin, front_end, log, was_up: false })
 }
@@ -188,7 +188,7 @@ fn take_over(set: &Set, arguments: &UpArguments, daemon: &AdminClient) -> Result
     let mut plan = plan(set, arguments, front_end)?;
     plan.admin = absolute(daemon.socket())?;
     plan.more.push("--takeover".into());
-    let status = background::start(set, &plan)?;
+    let status = background::start(set, &plan, Follows::Running)?;
     let log = Some(background::log_of(set));
     Ok(Served { status, admin: plan.admin, front_end, log, was_up: true })
 }

@@ -361,6 +361,27 @@ fn what_the_daemon_has_to_say_is_shown() {
     site.scratch.run(&UP).expect(3).says("the daemon has ended").says("locked").says(".log");
 }
 
+/// The daemon that runs goes on, and so does its log.
+#[test]
+fn a_takeover_that_fails_leaves_the_log_alone() {
+    let Some(site) = Site::new("a_takeover_that_fails_leaves_the_log_alone") else { return };
+    let scratch = &site.scratch;
+    // A volume without an origin has no clients that a takeover would cut.
+    fs::rename(scratch.path("origin.img"), scratch.path("away.img")).expect("it is there");
+    scratch.run(&UP).expect(1).says("volume `vol` has no block device");
+    let log = scratch.run_file("log");
+    let report = scratch.run(&["status", "--json"]).expect(0).json();
+    let pid = report["daemons"][0]["pid"].as_u64().expect("a number");
+    let said = fs::read_to_string(&log).expect("a log");
+    let take_over = ["up", "cache.img", "--state-dir", "state", "--takeover", "--", "--no-such"];
+    for _ in 0..2 {
+        scratch.run(&take_over).expect(2).says("the daemon has ended");
+    }
+    let written = fs::read_link(format!("/proc/{pid}/fd/2")).expect("it runs");
+    assert_eq!(written, log, "what the daemon says can be read");
+    assert!(fs::read_to_string(&log).expect("a log").starts_with(&said));
+}
+
 #[test]
 fn what_cannot_be_up_is_told() {
     let scratch = Scratch::new();
