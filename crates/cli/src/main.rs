@@ -15,6 +15,7 @@ mod huge_pages;
 mod inspection;
 mod lock_holder;
 mod names;
+mod open_files;
 mod output;
 mod progress;
 mod signals;

@@ -19,11 +19,13 @@ use crate::daemon::Daemon;
 use crate::exit::Failure;
 use crate::huge_pages;
 use crate::lock_holder;
+use crate::open_files;
 use crate::takeover::successor::{Handed, Predecessor, Succession};
 
 /// Runs the command.
 pub(crate) fn run(arguments: ServeArguments) -> Result<(), Failure> {
     huge_pages::start_again_with();
+    open_files::raise_limit();
     if arguments.own_session {
         // It has one already if it was started again for huge pages.
         let _ = rustix::process::setsid();

@@ -118,8 +118,14 @@ impl Wire {
                 descriptors.extend(rights);
             }
         }
-        if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        if got.flags.contains(ReturnFlags::TRUNC) {
             return Err(broken("a message is longer than any may be"));
+        }
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(broken(
+                "descriptors of a message are lost: it has more than one, or this process may \
+                 not open more files (RLIMIT_NOFILE)",
+            ));
         }
         if got.bytes == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());

@@ -6,6 +6,7 @@
 //! [`FrontEnds`] has all of them stand beside each other: it puts the front end's place into the
 //! number of each request, and finds it there again when the reply comes.
 
+mod accept_pause;
 mod block_request;
 mod connection;
 mod log_once;

@@ -25,6 +25,7 @@ use forebay_nbd::{
 use io_uring::opcode;
 use io_uring::types::Fd;
 
+use super::accept_pause::{self, AcceptPause};
 use super::connection::{Connection, Incoming, Phase, Stall};
 use super::log_once::LogOnce;
 use super::memory_turn::Claimant;
@@ -64,6 +65,7 @@ pub(crate) struct NbdFrontEnd {
     accepts: bool,
     /// Which listeners have an accept at the ring.
     armed: Vec<bool>,
+    accept_pause: AcceptPause,
     log: LogOnce,
 }
 
@@ -84,6 +86,7 @@ impl NbdFrontEnd {
             memory_waiters: VecDeque::new(),
             others_wait: false,
             is_stopping: false,
+            accept_pause: AcceptPause::default(),
             log: LogOnce::default(),
         }
     }
@@ -91,6 +94,10 @@ impl NbdFrontEnd {
     /// Begins to accept clients, also again.
     pub(crate) fn start(&mut self, ring: &mut Ring) {
         self.accepts = true;
+        self.accept_all(ring);
+    }
+
+    fn accept_all(&mut self, ring: &mut Ring) {
         for index in 0..self.listeners.len() {
             self.accept(ring, index as u32);
         }
@@ -111,7 +118,8 @@ impl NbdFrontEnd {
     }
 
     fn accept(&mut self, ring: &mut Ring, index: u32) {
-        if !self.accepts || std::mem::replace(&mut self.armed[index as usize], true) {
+        let waits = !self.accepts || self.accept_pause.is_on();
+        if waits || std::mem::replace(&mut self.armed[index as usize], true) {
             return;
         }
         let descriptor = Fd(self.listeners[index as usize].as_fd().as_raw_fd());
@@ -129,12 +137,13 @@ impl NbdFrontEnd {
     ) {
         if !completion.has_more && !self.is_stopping {
             self.armed[listener as usize] = false;
+            self.accept_pause.handle_ended(completion.result, context.now);
             self.accept(context.ring, listener);
         }
         if completion.result < 0 {
             if !self.is_stopping && completion.result != -libc::ECANCELED {
-                let error = std::io::Error::from_raw_os_error(-completion.result);
-                self.log.warn("accept", || format!("a client could not be accepted: {error}"));
+                let (kind, why) = accept_pause::complaint(completion.result);
+                self.log.warn(kind, || format!("a client could not be accepted: {why}"));
             }
             return;
         }
@@ -600,6 +609,9 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn handle_time(&mut self, context: &mut FrontContext<'_>) {
+        if self.accept_pause.end_if_due(context.now) {
+            self.accept_all(context.ring);
+        }
         for index in 0..self.connections.bound() {
             let Some(connection) = self.connections.get(index) else { continue };
             let is_due = self.deadline(connection).is_some_and(|deadline| deadline <= context.now);
@@ -612,17 +624,19 @@ impl FrontEnd for NbdFrontEnd {
     }
 
     fn next_wakeup(&self) -> Option<Time> {
+        let accept = self.accept_pause.deadline();
         if self.handshakes == 0
             && !self.waits_for_memory()
             && !self.others_wait
             && !self.is_stopping
         {
-            return None;
+            return accept;
         }
         self.connections
             .iter()
             .filter(|(_, connection)| connection.phase != Phase::Closing)
             .filter_map(|(_, connection)| self.deadline(connection))
+            .chain(accept)
             .min()
     }
 
@@ -636,6 +650,7 @@ impl FrontEnd for NbdFrontEnd {
 
     fn begin_shutdown(&mut self) {
         self.is_stopping = true;
+        self.accept_pause = AcceptPause::default();
         for listener in self.listeners.drain(..) {
             // Ends the accept that the ring holds.
             let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
@@ -713,5 +728,49 @@ impl FrontEnd for NbdFrontEnd {
             .filter(|(_, connection)| connection.phase != Phase::Closing)
             .map(|(_, connection)| report(connection))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::frontend::memory_turn::MemoryTurn;
+    use crate::shard::MemoryOptions;
+
+    const EMFILE: Completion =
+        Completion { token: Token::Accept(0), result: -libc::EMFILE, has_more: false };
+
+    #[test]
+    fn without_descriptors_clients_are_accepted_after_a_pause() {
+        let folder = tempfile::tempdir().unwrap();
+        let address = folder.path().join("nbd").to_string_lossy().parse().unwrap();
+        let mut front = NbdFrontEnd::new(vec![Listener::bind(&address).unwrap()], 1);
+        let (mut ring, mut exports) = (Ring::new().unwrap(), ExportTable::new());
+        let memory = MemoryOptions { engine_bytes: 0, client_bytes: 64 << 20 };
+        let mut pool = BufferPool::new(memory).unwrap();
+        let mut context = FrontContext {
+            ring: &mut ring,
+            pool: &mut pool,
+            memory_turn: &mut MemoryTurn::new(),
+            exports: &mut exports,
+            now: Time(1),
+        };
+        front.start(context.ring);
+        assert_eq!((front.armed[0], front.next_wakeup()), (true, None));
+        front.handle_accept(&mut context, 0, EMFILE);
+        let wakeup = front.next_wakeup().expect("it is tried again");
+        assert!(wakeup.0 > Duration::from_millis(100).as_nanos() as u64, "but not at once");
+        // Others that would begin to accept wait, too.
+        front.start(context.ring);
+        assert!(!front.armed[0]);
+        context.now = wakeup;
+        front.handle_time(&mut context);
+        assert_eq!((front.armed[0], front.next_wakeup()), (true, None));
+        front.handle_accept(&mut context, 0, EMFILE);
+        front.begin_shutdown();
+        assert_eq!(front.next_wakeup(), None);
+        front.handle_time(&mut context);
     }
 }

@@ -49,6 +49,7 @@ use self::queue::{SlotState, Taken};
 use self::request::{Geometry, status_of};
 use self::ring::RingFault;
 use self::wire::WireFault;
+use super::accept_pause::{self, AcceptPause};
 use super::block_request::rejoin_line;
 use super::memory_turn::Claimant;
 use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, NUMBER_BITS, SizeReach};
@@ -97,6 +98,7 @@ pub(crate) struct VhostUserFrontEnd {
     memory_waiters: VecDeque<RequestPlace>,
     /// New front ends wait in the queues of the listeners.
     holds_back: bool,
+    accept_pause: AcceptPause,
     is_stopping: bool,
 }
 
@@ -110,6 +112,7 @@ impl VhostUserFrontEnd {
             due: VecDeque::new(),
             memory_waiters: VecDeque::new(),
             holds_back: false,
+            accept_pause: AcceptPause::default(),
             is_stopping: false,
         }
     }
@@ -170,7 +173,7 @@ impl VhostUserFrontEnd {
     }
 
     fn accept(&mut self, ring: &mut Ring) {
-        if !self.holds_back {
+        if !self.holds_back && !self.accept_pause.is_on() {
             self.devices.iter_mut().for_each(|device| device.accept(ring));
         }
     }
@@ -199,6 +202,7 @@ impl VhostUserFrontEnd {
             Place::Accept => {
                 if !completion.has_more {
                     device.handle_accept_ended();
+                    self.accept_pause.handle_ended(completion.result, context.now);
                     self.accept(context.ring);
                 }
                 self.handle_accept(context, index, completion.result);
@@ -224,11 +228,11 @@ impl VhostUserFrontEnd {
         let device = &mut self.devices[index];
         if result < 0 {
             if !self.is_stopping && result != -libc::ECANCELED {
-                let error = std::io::Error::from_raw_os_error(-result);
+                let (kind, why) = accept_pause::complaint(result);
                 let path = device.path.display();
-                device.log.warn("accept", || {
-                    format!("{path}: a front end could not be accepted: {error}")
-                });
+                device
+                    .log
+                    .warn(kind, || format!("{path}: a front end could not be accepted: {why}"));
             }
             return;
         }
@@ -587,6 +591,16 @@ impl FrontEnd for VhostUserFrontEnd {
         }
     }
 
+    fn handle_time(&mut self, context: &mut FrontContext<'_>) {
+        if self.accept_pause.end_if_due(context.now) {
+            self.accept(context.ring);
+        }
+    }
+
+    fn next_wakeup(&self) -> Option<Time> {
+        self.accept_pause.deadline()
+    }
+
     fn waits_for_memory(&self) -> bool {
         !self.memory_waiters.is_empty()
     }
@@ -599,6 +613,7 @@ impl FrontEnd for VhostUserFrontEnd {
     /// it were there: the next server takes it.
     fn begin_shutdown(&mut self) {
         self.is_stopping = true;
+        self.accept_pause = AcceptPause::default();
         self.due.clear();
         let own_waiters = self.devices.iter_mut().flat_map(|device| device.waiters.drain(..));
         self.memory_waiters.extend(own_waiters);

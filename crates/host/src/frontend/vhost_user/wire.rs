@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 use zerocopy::IntoBytes;
@@ -41,6 +41,8 @@ pub(super) enum WireFault {
     Version,
     PayloadBytes,
     Files,
+    /// Descriptors of a message are lost.
+    Cut,
     Socket(Errno),
 }
 
@@ -51,6 +53,10 @@ impl WireFault {
             WireFault::Version => "a message is not of version 1 of the protocol".to_owned(),
             WireFault::PayloadBytes => "a message is too long".to_owned(),
             WireFault::Files => "a message has too many descriptors".to_owned(),
+            WireFault::Cut => format!(
+                "descriptors of a message are lost: it has more than {FILES_MAX}, or this process \
+                 may not open more files (RLIMIT_NOFILE)"
+            ),
             WireFault::Socket(errno) => format!("the socket failed: {errno}"),
         }
     }
@@ -181,6 +187,9 @@ fn receive_some(
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             files.extend(rights);
         }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(WireFault::Cut);
     }
     if files.len() > FILES_MAX {
         return Err(WireFault::Files);

@@ -1,11 +1,17 @@
 //! What front ends say, in order and out of order.
 
-use std::io::Write;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::net::Shutdown;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 use super::super::abi::{BlockConfig, ConfigPart, InFlightArea};
+use super::super::device::Place;
+use super::super::wire::{FILES_MAX, Wire, WireFault};
 use super::*;
 use crate::frontend::SizeReach;
+use crate::ring::Completion;
 
 #[test]
 fn features_configuration_and_queues_are_told() {
@@ -64,6 +70,38 @@ fn a_front_end_that_makes_no_sense_is_left() {
     world.peer.write_all(&[0xff; 12]).unwrap();
     world.listen();
     assert!(!world.is_connected());
+}
+
+/// As by a kernel that gives this process no more descriptors.
+#[test]
+fn a_message_that_has_lost_descriptors_says_so() {
+    let (own, peer) = UnixStream::pair().unwrap();
+    let mut receiver = Wire::new(own.into());
+    let files = [peer.as_fd(); 2 * FILES_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * FILES_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
+    let header = Header { request: request::SET_MEM_TABLE, flags: 1, payload_bytes: 0 };
+    let pieces = [IoSlice::new(header.as_bytes())];
+    sendmsg(&peer, &pieces, &mut control, SendFlags::empty()).unwrap();
+    assert_eq!(receiver.receive().unwrap_err(), WireFault::Cut);
+}
+
+#[test]
+fn without_descriptors_front_ends_are_accepted_after_a_pause() {
+    let mut world = World::new();
+    let token = Place::Accept.token(0);
+    let Token::VhostUser(number) = token else { panic!("{token:?} is not of this front end") };
+    let failed = Completion { token, result: -libc::EMFILE, has_more: false };
+    assert_eq!(world.front.next_wakeup(), None);
+    world.with(|front, context| front.handle_completion(context, number, failed));
+    let wakeup = world.front.next_wakeup().expect("it is tried again");
+    assert!(wakeup > Time(1), "but not at once");
+    world.with(|front, context| {
+        context.now = wakeup;
+        front.handle_time(context);
+    });
+    assert_eq!(world.front.next_wakeup(), None);
 }
 
 #[test]
