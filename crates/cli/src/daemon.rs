@@ -19,7 +19,7 @@ use sd_notify::NotifyState;
 
 use crate::admin::AdminServer;
 use crate::admin::socket::{self, BoundSocket};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::progress::{Progress, Unit};
 use crate::signals::{self, HangUp, Signal};
@@ -133,8 +133,14 @@ fn take_over(
         // If the shard has ended, it tells why.
         let failure = match events.recv_timeout(TICK) {
             Ok(Event::Ended(Err(reason))) => Failure::from(reason),
-            _ => Failure::failed(error.to_string()),
+            _ => Failure::from(error),
         };
+        // A predecessor that does not wait any longer writes, also where this one has read.
+        if failure.exit == Exit::Damaged
+            && let Some(refusal) = succession.last_word()
+        {
+            return refusal;
+        }
         Failure::new(failure.exit, format!("nothing is taken over: {failure}"))
             .or("the daemon that runs goes on")
     })?;

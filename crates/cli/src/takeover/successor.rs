@@ -19,6 +19,9 @@ use crate::exit::{Exit, Failure};
 /// How long the predecessor may take to say something: longer than it waits itself, so that what
 /// it has decided is heard.
 const PATIENCE: Duration = TAKEOVER_MAX.saturating_add(Duration::from_secs(5));
+/// How long it may take to say that it goes on, after it has begun to: it does so in one step. As
+/// much longer it holds requests back where a cache device is damaged indeed.
+const LAST_WORD_PATIENCE: Duration = Duration::from_secs(1);
 /// Most descriptors that are taken: far more than a full volume table and all sockets.
 const DESCRIPTORS_MAX: usize = 4096;
 
@@ -95,7 +98,7 @@ impl Succession {
     /// Has requests held back and takes devices and sockets. Nothing may be written through them
     /// before [`Succession::finish`].
     pub(crate) fn begin(&self) -> Result<Handed, Failure> {
-        self.wire.send(&Message::Begin {}, None).map_err(broken)?;
+        self.say(&Message::Begin {})?;
         let (mut cache, mut admin) = (None, None);
         let (mut origins, mut listeners) = (Vec::new(), HandedListeners::default());
         for _ in 0..DESCRIPTORS_MAX {
@@ -134,7 +137,7 @@ impl Succession {
     /// `Ok`, something may be written. An error means that this process has to end: whether the
     /// other one is dead or goes on cannot be told from here.
     pub(crate) fn finish(self) -> Result<Option<Supervisor>, Failure> {
-        self.wire.send(&Message::Ready {}, None).map_err(broken)?;
+        self.say(&Message::Ready {})?;
         match self.wire.receive() {
             Ok(Received { message: Message::Yours {}, .. }) => {
                 tracing::info!(predecessor = self.pid, "it is our turn");
@@ -142,13 +145,36 @@ impl Succession {
             }
             Ok(Received { message: Message::Refused { reason }, .. }) => Err(refused(&reason)),
             Ok(received) => Err(broken(format!("it says {:?}", received.message))),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(Failure::failed("the daemon that runs has ended before it handed over")
-                    .or("if it is dead, start this one without --takeover"))
-            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ended()),
             Err(error) => Err(broken(error)),
         }
     }
+
+    /// Why the predecessor has given nothing up, if it has told. From then on it writes, so what
+    /// was read meanwhile says nothing of its devices.
+    pub(crate) fn last_word(&self) -> Option<Failure> {
+        self.wire.set_patience(LAST_WORD_PATIENCE).ok()?;
+        match self.wire.receive() {
+            Ok(Received { message: Message::Refused { reason }, .. }) => Some(refused(&reason)),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Some(ended()),
+            _ => None,
+        }
+    }
+
+    /// Says something. If the predecessor does not listen any more, it has told why.
+    fn say(&self, message: &Message) -> Result<(), Failure> {
+        self.wire.send(message, None).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => {
+                self.last_word().unwrap_or_else(|| broken(error))
+            }
+            _ => broken(error),
+        })
+    }
+}
+
+fn ended() -> Failure {
+    Failure::failed("the daemon that runs has ended before it handed over")
+        .or("if it is dead, start this one without --takeover")
 }
 
 fn refused(reason: &str) -> Failure {
@@ -185,4 +211,43 @@ fn admin_socket(descriptor: OwnedFd, address: &ListenAddress) -> Result<BoundSoc
         return Err(broken("its admin socket has no path"));
     };
     Ok(BoundSocket::handed(UnixListener::from(descriptor), PathBuf::from(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn succession() -> (Succession, Wire) {
+        let (wire, predecessor) = Wire::pair();
+        (Succession { wire, pid: 1, supervisor: None }, predecessor)
+    }
+
+    fn refuse(predecessor: &Wire) {
+        let reason = "it takes too long".to_owned();
+        predecessor.send(&Message::Refused { reason }, None).unwrap();
+    }
+
+    #[track_caller]
+    fn assert_refused(failure: &Failure) {
+        assert_eq!(failure.exit, Exit::Refused, "{failure}");
+        assert!(failure.message.ends_with("it takes too long"), "{failure}");
+    }
+
+    #[test]
+    fn a_predecessor_that_has_gone_on_is_heard_when_it_cannot_be_told() {
+        let (succession, predecessor) = succession();
+        refuse(&predecessor);
+        drop(predecessor);
+        assert_refused(&succession.finish().expect_err("it is too late"));
+        // The reason and the word that all is read have crossed.
+        let (succession, predecessor) = self::succession();
+        succession.say(&Message::Ready {}).unwrap();
+        refuse(&predecessor);
+        drop(predecessor);
+        assert_refused(&succession.last_word().expect("it has told"));
+        let (succession, predecessor) = self::succession();
+        drop(predecessor);
+        let failure = succession.finish().expect_err("it has ended");
+        assert_eq!((failure.exit, failure), (Exit::Failed, ended()));
+    }
 }

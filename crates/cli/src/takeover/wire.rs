@@ -9,6 +9,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -48,6 +49,16 @@ impl Wire {
         let socket = local_socket()?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Wire { socket })
+    }
+
+    /// Both ends.
+    #[cfg(test)]
+    pub(super) fn pair() -> (Wire, Wire) {
+        let flags = SocketFlags::CLOEXEC;
+        let (a, b) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+                .unwrap();
+        (Wire { socket: a }, Wire { socket: b })
     }
 
     /// Process and user at the other end.
@@ -111,7 +122,14 @@ impl Wire {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let mut pieces = [IoSliceMut::new(&mut text)];
-        let got = recvmsg(&self.socket, &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+        let mut receive =
+            || recvmsg(&self.socket, &mut pieces, &mut ancillary, RecvFlags::CMSG_CLOEXEC);
+        let got = match receive() {
+            // The other side has closed and left something of ours unread. That is told once,
+            // before what it has said itself.
+            Err(Errno::CONNRESET) => receive()?,
+            got => got?,
+        };
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -196,17 +214,9 @@ mod tests {
 
     use super::*;
 
-    fn pair() -> (Wire, Wire) {
-        let flags = SocketFlags::CLOEXEC;
-        let (a, b) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-                .unwrap();
-        (Wire { socket: a }, Wire { socket: b })
-    }
-
     #[test]
     fn messages_arrive_whole_with_their_descriptors() {
-        let (a, b) = pair();
+        let (a, b) = Wire::pair();
         let file = tempfile::tempfile().unwrap();
         let message = Message::Cache { device: "/dev/x".into() };
         a.send(&message, Some(file.as_fd())).unwrap();
@@ -222,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_has_another_form_is_an_error() {
-        let (a, b) = pair();
+        let (a, b) = Wire::pair();
         let raw = |text: &[u8]| {
             rustix::net::send(&a.socket, text, SendFlags::empty()).unwrap();
             b.receive().unwrap_err()
@@ -241,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_gone_cannot_be_told() {
-        let (a, b) = pair();
+        let (a, b) = Wire::pair();
         drop(b);
         assert!(a.send_at_once(&Message::Yours {}).is_err());
     }
