@@ -1,13 +1,15 @@
-# vhost-user.sh SECONDS SECTORS: a volume as the virtio disk of this guest, whose server runs outside
-# of it.
+# vhost-user.sh SECONDS SECTORS MORE: a volume as the virtio disk of this guest, whose server runs
+# outside of it.
 #
 # In the SECONDS after a line `kills begin` whoever runs the guest kills the server and starts it
 # again, as often as it likes; the monitor reconnects. Nothing of that may be
 # seen in here. At the line `grow begin` it makes the origin longer and grows the volume to SECTORS,
-# which the disk here must show, with a file system on it that is in use.
+# which the disk here must show, with a file system on it that is in use. At the line `grow unseen
+# begin` it does so with a server that the monitor has not reached yet, and to MORE.
 . /vm/lib.sh
 seconds=$1
 sectors=$2
+more=$3
 
 # value FILE: of the disk's queue.
 value() {
@@ -81,19 +83,24 @@ must "kills" fio --name=mounted --directory=$MOUNT --size=8M --numjobs=2 --rw=ra
     --fsync=32 --time_based --runtime="$seconds" --verify=crc32c --do_verify=1 --verify_fatal=1
 ok "kills under a mounted file system"
 
+# await_size SECTORS
+await_size() {
+    tries=0
+    until [ "$(value size)" = "$1" ]; do
+        tries=$((tries + 1))
+        [ $tries -le $((PATIENCE * 10)) ] || failed "grow" "the disk has $(value size) sectors"
+        sleep 0.1
+    done
+}
+
 [ "$(value size)" -lt "$sectors" ] || failed "grow" "the disk has that size already"
 must "fill" dd if=/dev/urandom of=/run/kept bs=65536 count=16
 must "fill" cp /run/kept $MOUNT/kept
 fio --name=beside --directory=$MOUNT --size=8M --rw=randwrite --bs=4k --fsync=64 --time_based \
-    --runtime=8 --verify=crc32c --do_verify=1 --verify_fatal=1 >/run/beside 2>&1 &
+    --runtime=12 --verify=crc32c --do_verify=1 --verify_fatal=1 >/run/beside 2>&1 &
 beside=$!
 echo "grow begin"
-tries=0
-until [ "$(value size)" = "$sectors" ]; do
-    tries=$((tries + 1))
-    [ $tries -le $((PATIENCE * 10)) ] || failed "grow" "the disk has $(value size) sectors"
-    sleep 0.1
-done
+await_size "$sectors"
 echo "grow end"
 must "resize2fs" resize2fs /dev/"$disk"
 kilobytes=$(df -k $MOUNT | tail -n 1 | awk '{ print $2 }')
@@ -105,6 +112,10 @@ must "kept" cmp $MOUNT/kept /run/kept
 must "umount" umount $MOUNT
 must "e2fsck" e2fsck -fn /dev/"$disk"
 ok "grow"
+
+echo "grow unseen begin"
+await_size "$more"
+ok "grow unseen"
 
 if dmesg | grep -E 'I/O error|blk_update_request|hung task|blocked for more than'; then
     failed "kernel" "it complains about the disk"

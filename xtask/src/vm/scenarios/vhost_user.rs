@@ -1,6 +1,6 @@
 //! A guest whose disk is a volume over vhost-user. Its server runs outside of the guest, and is
 //! killed and started again while the guest writes; later the volume grows under a mounted file
-//! system.
+//! system, and while no monitor is there to be told.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -23,8 +23,9 @@ const CACHE_BYTES: &str = "192M";
 /// So slow that writes through to it are under way for most of the time.
 const ORIGIN: &str = "iops:1000:origin";
 const ORIGIN_BYTES: u64 = 256 << 20;
-/// After it was made longer.
+/// After it was made longer, and longer again.
 const GROWN_BYTES: u64 = 384 << 20;
+const GROWN_AGAIN_BYTES: u64 = 512 << 20;
 const SECTOR_BYTES: u64 = 512;
 
 pub(super) const SCENARIO: Scenario = Scenario {
@@ -41,7 +42,8 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
     server.start()?;
     let mut guest = stage.boot_with(Some(&server.socket))?;
     let kills = ROUND * (rounds + 1);
-    let script = format!("vhost-user.sh {} {}", kills.as_secs(), GROWN_BYTES / SECTOR_BYTES);
+    let sectors = [GROWN_BYTES, GROWN_AGAIN_BYTES].map(|bytes| bytes / SECTOR_BYTES);
+    let script = format!("vhost-user.sh {} {} {}", kills.as_secs(), sectors[0], sectors[1]);
     let time_max = ONCE_TIME_MAX + 3 * kills;
     let mut modes = ["writeback", "writethrough"].iter();
     stage.script_with(&mut guest, &script, time_max, &mut |line| {
@@ -55,7 +57,15 @@ fn run(stage: &mut Stage<'_>) -> anyhow::Result<()> {
             }
         }
         if line == "grow begin" {
-            server.grow()?;
+            // The last kill may have been a moment ago.
+            thread::sleep(ROUND);
+            let answer = server.grow(GROWN_BYTES)?;
+            ensure!(answer.contains("\"live\""), "the guest is not told: {answer}");
+        }
+        if line == "grow unseen begin" {
+            server.kill()?;
+            server.start()?;
+            server.grow(GROWN_AGAIN_BYTES)?;
         }
         Ok(())
     })?;
@@ -103,12 +113,10 @@ impl Server {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Makes origin and volume longer; the monitor must be told of it.
-    fn grow(&self) -> anyhow::Result<()> {
-        self.set_origin_bytes(GROWN_BYTES)?;
-        let answer = self.run(&["resize", "home", "--json"])?;
-        ensure!(answer.contains("\"live\""), "the guest is not told: {answer}");
-        Ok(())
+    /// Makes origin and volume longer; returns who knows of it.
+    fn grow(&self, bytes: u64) -> anyhow::Result<String> {
+        self.set_origin_bytes(bytes)?;
+        self.run(&["resize", "home", "--json"])
     }
 
     fn command(&self) -> Command {

@@ -53,6 +53,8 @@ pub(super) struct Session {
     stopping: Option<u16>,
     /// Where messages to the front end go.
     backend: Option<OwnedFd>,
+    /// The front end has asked for the configuration, or was told to.
+    has_config: bool,
     /// The configuration has changed, and the front end could not be told.
     has_missed_change: bool,
     /// Nothing is taken from it any more; what is under way ends.
@@ -71,6 +73,7 @@ impl Session {
             queues: Vec::new(),
             stopping: None,
             backend: None,
+            has_config: false,
             has_missed_change: false,
             is_closing: false,
         }
@@ -138,7 +141,10 @@ impl Session {
             request::GET_FEATURES => return Ok(Answer::Number(geometry.features())),
             request::GET_PROTOCOL_FEATURES => return Ok(Answer::Number(PROTOCOL_FEATURES)),
             request::GET_QUEUE_NUM => return Ok(Answer::Number(QUEUE_COUNT_MAX.into())),
-            request::GET_CONFIG => return config(&payload, geometry),
+            request::GET_CONFIG => {
+                self.has_config = true;
+                return config(&payload, geometry);
+            }
             request::SET_CONFIG => return Err("the configuration cannot be changed".to_owned()),
             request::SET_FEATURES => self.set_features(number(&payload)?, geometry)?,
             request::SET_PROTOCOL_FEATURES => {
@@ -285,6 +291,11 @@ impl Session {
         let index = index as u16;
         let (queue, mut shared) = self.queue(index).expect("there is memory and a queue");
         queue.start(&mut shared).map_err(|why| format!("queue {index} cannot start: {why}"))?;
+        // One that does not ask knows what the server before this one told it, which may have grown
+        // since, or before this session could hear of it.
+        if self.backend.is_some() && !self.has_config {
+            self.change_config();
+        }
         Ok(Some(index))
     }
 
@@ -317,8 +328,10 @@ impl Session {
             return;
         };
         let (request, flags) = (abi::BACKEND_CONFIG_CHANGED, flag::VERSION);
-        if let Err(fault) = send(backend.as_fd(), request, flags, &[], None) {
-            self.has_missed_change = true;
+        let told = send(backend.as_fd(), request, flags, &[], None);
+        self.has_missed_change = told.is_err();
+        self.has_config = true;
+        if let Err(fault) = told {
             tracing::warn!("a front end cannot be told of a new size: {}", fault.text());
         }
     }

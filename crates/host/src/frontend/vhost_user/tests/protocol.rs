@@ -276,6 +276,26 @@ fn a_new_size_is_told() {
     assert_eq!(world.hear().1[12..], (32u64 << 20 >> 9).to_le_bytes());
 }
 
+#[test]
+fn who_does_not_ask_for_the_configuration_is_told_to_when_a_queue_starts() {
+    for asks in [false, true] {
+        let mut world = World::new();
+        let (own, theirs) = UnixStream::pair().unwrap();
+        own.set_nonblocking(true).unwrap();
+        world.say(request::SET_BACKEND_REQ_FD, &[], Some(&OwnedFd::from(theirs)));
+        if asks {
+            world.say(request::GET_CONFIG, [0u32, 8, 0].as_bytes(), None);
+            world.hear();
+        }
+        world.set_up(feature::PROTOCOL | feature::VERSION_1);
+        world.start();
+        let mut header = [0; size_of::<Header>()];
+        let told = (&own).read_exact(&mut header).is_ok();
+        assert_eq!(told, !asks);
+        assert!((&own).read_exact(&mut header).is_err(), "it is told once");
+    }
+}
+
 const FEATURES: u64 = feature::PROTOCOL | feature::VERSION_1;
 
 /// Memory for the requests of one queue, as a front end keeps it.
