@@ -318,6 +318,8 @@ mod tests {
         assert!(parts[3].contains("rw=rw\nrwmixread=70\n"), "{text}");
         assert!(parts[3].contains("fsync=16\nrandrepeat=0\nio_size=33554432\nruntime=10\n"));
         assert!(!parts[3].contains("time_based"), "{text}");
+        let text = jobs(&phase(), &Endpoint::Device("/dev/x".into()), 7).unwrap();
+        assert!(text.contains("ioengine=io_uring\ndirect=1\nfilename=/dev/x\n"), "{text}");
         let text = jobs(&phase(), &Endpoint::Device("/dev/pci-0:1f.2".into()), 7).unwrap();
         assert!(text.contains("io_uring\ndirect=1\nfilename=/dev/pci-0\\:1f.2\n"), "{text}");
     }
