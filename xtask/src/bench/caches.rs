@@ -101,8 +101,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let usual = !options.quick && options.only.is_empty();
     let usual = usual.then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
-        let text = text(&machine, &report);
-        super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
+        super::write(&path, &text(&machine, &report))?;
         if options.output.is_none() {
             experiment_bounds::renew(&workspace.root().join("docs"))?;
         }

@@ -105,7 +105,7 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     if let Some(path) = options.output.clone().or(usual) {
         let text =
             if options.real { real_text(&machine, &results) } else { text(&machine, &results) };
-        super::write(&path, &(text.trim_end().to_owned() + "\n"))?;
+        super::write(&path, &text)?;
         if options.output.is_none() {
             experiment_bounds::renew(&workspace.root().join("docs"))?;
         }

@@ -285,11 +285,11 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     figures.bounds = figures.judge();
     super::print_bounds(&figures.bounds);
     if let Some(path) = &options.json {
-        super::write(path, &(serde_json::to_string_pretty(&figures)? + "\n"))?;
+        super::write(path, &serde_json::to_string_pretty(&figures)?)?;
     }
     let usual = (!options.quick).then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
-        super::write(&path, &(text(&figures).trim_end().to_owned() + "\n"))?;
+        super::write(&path, &text(&figures))?;
     }
     Ok(Outcome::Passed)
 }

@@ -273,11 +273,11 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     report.bounds = bounds::judge(&report);
     print_bounds(&report.bounds);
     if let Some(path) = &options.json {
-        write(path, &(serde_json::to_string_pretty(&report)? + "\n"))?;
+        write(path, &serde_json::to_string_pretty(&report)?)?;
     }
     if let Some(path) = options.document(&workspace) {
         let experiments = experiment_bounds::section(&workspace.root().join("docs"));
-        write(&path, &(document::text(&report, &experiments).trim_end().to_owned() + "\n"))?;
+        write(&path, &document::text(&report, &experiments))?;
     }
     progress.finish()?;
     let seconds = started.elapsed().as_secs();
@@ -426,7 +426,9 @@ fn print_bounds(bounds: &[Bound]) {
     }
 }
 
+/// Writes a document or figures, with one end of line behind them.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    let text = text.trim_end().to_owned() + "\n";
     std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     println!("wrote {}", path.display());
     Ok(())

@@ -310,12 +310,12 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     figures.bounds = bounds::judge(&figures);
     super::print_bounds(&figures.bounds);
     if let Some(path) = &options.json {
-        super::write(path, &(serde_json::to_string_pretty(&figures)? + "\n"))?;
+        super::write(path, &serde_json::to_string_pretty(&figures)?)?;
     }
     let is_usual = figures.is_whole() && !options.quick;
     let usual = is_usual.then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
-        super::write(&path, &(document::text(&figures).trim_end().to_owned() + "\n"))?;
+        super::write(&path, &document::text(&figures))?;
     }
     Ok(Outcome::Passed)
 }
