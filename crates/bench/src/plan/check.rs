@@ -170,8 +170,7 @@ impl Plan {
         let endless = "needs `seconds`, or an `amount` for each job";
         require(phase.seconds.is_some_and(|seconds| seconds > 0) || ends, &place, endless)?;
         require(phase.times > 0, &place, "times: at least 1")?;
-        let lasts_s = phase.seconds.unwrap_or(0).checked_mul(u64::from(phase.times));
-        let is_short = lasts_s.is_some_and(|lasts_s| lasts_s <= SECONDS_MAX);
+        let is_short = phase.lasts_s().is_none_or(|seconds| seconds <= SECONDS_MAX);
         require(is_short, &place, "seconds: more than a year, with all `times`")?;
         let limited = "memory_max: of a program";
         require(is_program || phase.memory_max.is_none(), &place, limited)?;

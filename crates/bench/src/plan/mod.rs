@@ -299,7 +299,7 @@ impl Phase {
     /// Seconds of the clock that it lasts with all its times; `None` if it ends with its work.
     #[must_use]
     pub fn lasts_s(&self) -> Option<u64> {
-        Some(self.seconds? * u64::from(self.times))
+        Some(self.seconds?.saturating_mul(self.times.into()))
     }
 
     /// Of each client the group of those that do alike work for the same time, by a number: these

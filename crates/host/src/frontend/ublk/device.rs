@@ -146,7 +146,8 @@ impl Device {
 
     /// Whether it comes to life, and nobody waits for that.
     pub(super) fn is_unused(&self) -> bool {
-        self.phase == Phase::Starting && self.open.as_ref().is_some_and(|o| o.users == Users::None)
+        self.phase == Phase::Starting
+            && self.open.as_ref().is_some_and(|open| open.users == Users::None)
     }
 
     fn opened(&self) -> &Open {
