@@ -200,7 +200,15 @@ meets what they have not. Reading ahead takes its part of the disk's time, too, 
 fetches is asked for soon: the table has the same without it. The 1,155 of test A are of dm-cache,
 which fetches 256 KiB at a time.
 
-{}{}{}",
+{}Random writes, of the plan `writes`, are as fast as the SSD until dirty data comes to the soft
+mark, not until the log is full. From there on writers are slowed down to the pace of writeback bit
+by bit ([policies.md](policies.md#when-the-log-fills-up-with-dirty-data)), so that none of them
+meets a wall at the hard mark. Both cannot be had, and the bounds on what is written beyond the soft
+mark are missed. How much is written by then follows from what a block takes of the log: a record
+has a header of a block, and on an SSD as fast as this one few of 32 requests share it (the
+amplification, below).
+
+{}{}",
         super::command_line(),
         machine.date,
         machine.commit,
