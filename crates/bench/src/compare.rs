@@ -182,7 +182,8 @@ fn verdict(before: Spread, after: Spread, noise: Noise, better: Better) -> Verdi
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::folder::{Folder, Machine};
+    use crate::folder::Folder;
+    use crate::machine::Machine;
     use crate::plan::Clock;
     use crate::result::{
         CacheCounts, DeviceCounts, JobResult, Latency, PERCENTILES, PhaseResult, Sample,

@@ -19,6 +19,7 @@
 pub mod bounds;
 pub mod compare;
 pub mod folder;
+pub mod machine;
 pub mod plan;
 pub mod plans;
 pub mod progress;

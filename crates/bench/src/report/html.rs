@@ -18,7 +18,7 @@ use super::columns::{self, Cell, HEADINGS};
 use super::page::{Content, escaped, filled, prose};
 use super::{markdown, verdicts, work};
 use crate::bounds::{Judged, Verdict};
-use crate::folder::Machine;
+use crate::machine::Machine;
 use crate::plan::{Clock, Plan, Published};
 use crate::result::{PERCENTILES, Sample};
 use crate::size;
@@ -299,6 +299,7 @@ fn machine_text(machine: &Machine) -> String {
         ("Processors", &machine.processors),
         ("Memory", &memory),
         ("Kernel", &machine.kernel),
+        ("fio", machine.fio.as_deref().unwrap_or_default()),
     ];
     let known = pairs.iter().filter(|(_, value)| !value.is_empty());
     known.map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>", escaped(value))).collect()

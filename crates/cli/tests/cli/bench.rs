@@ -121,6 +121,10 @@ fn a_plan_is_measured_in_virtual_time_and_a_run_goes_on() {
     scratch.run(&["bench", "report", "nowhere"]).expect(4);
     let compared = scratch.run(&["bench", "compare", "out", "out"]).expect(0);
     compared.says("In virtual time").says("duration, s");
+    let compared = scratch.run(&["bench", "compare", "out", "out", "--json"]).expect(0).json();
+    assert_eq!(compared["clock"], "virtual");
+    assert_eq!(compared["differences"], serde_json::json!([]));
+    assert_eq!(compared["changes"][0]["target"], "ssd", "{compared}");
     drop_what_another_build_measured(&scratch, &run);
     std::fs::write(scratch.path("plan.toml"), "about = 1").expect("written");
     scratch.run(&run).expect(2).says("plan plan.toml");

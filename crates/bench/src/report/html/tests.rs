@@ -67,6 +67,7 @@ fn machine() -> Machine {
         kernel: "Linux 6".to_owned(),
         clock: None,
         devices: None,
+        fio: None,
     }
 }
 

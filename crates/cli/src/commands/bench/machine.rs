@@ -2,8 +2,9 @@
 
 use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
+use std::process::Command;
 
-use forebay_bench::folder::{DevicesFolder, Machine};
+use forebay_bench::machine::{DevicesFolder, Machine};
 use forebay_bench::plan::Clock;
 use rustix::system;
 
@@ -34,7 +35,15 @@ pub(super) fn examine(clock: Clock, devices: Option<&Path>) -> Result<Machine, F
         kernel: format!("{} {}", text(name.sysname()), text(name.release())),
         clock: Some(clock),
         devices: devices.map(DevicesFolder::examine).transpose()?,
+        fio: (clock == Clock::Real).then(fio_version).flatten(),
     })
+}
+
+/// What fio says, if it is there; plans of programs do without.
+fn fio_version() -> Option<String> {
+    let output = Command::new("fio").arg("--version").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }
 
 /// What tells builds apart that have one version. Only a build compares it with its own, so it may

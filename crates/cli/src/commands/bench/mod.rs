@@ -4,8 +4,9 @@ mod course;
 mod machine;
 mod run;
 
-use forebay_bench::compare::{REPETITIONS_MIN, Verdict, compare};
-use forebay_bench::folder::{Folder, FolderError, Machine, Scope};
+use forebay_bench::compare::{Change, REPETITIONS_MIN, Verdict, compare};
+use forebay_bench::folder::{Folder, FolderError};
+use forebay_bench::machine::{Machine, Scope};
 use forebay_bench::plan::{Clock, Plan, PlanError};
 use forebay_bench::plans::BUILT_IN;
 use forebay_bench::report;
@@ -69,6 +70,15 @@ fn built_in(name: &str) -> Result<&'static str, Failure> {
     })
 }
 
+/// What `bench compare --json` prints.
+#[derive(Serialize)]
+struct Comparison {
+    clock: Clock,
+    /// What else is not the same in the two folders, each as `what: there this, now that`.
+    differences: Vec<String>,
+    changes: Vec<Change>,
+}
+
 fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
     let open = |path| -> Result<(Summary, Plan, Machine), Failure> {
         let (folder, plan, machine) = Folder::open(path)?;
@@ -81,16 +91,17 @@ fn compare_folders(arguments: &BenchCompareArguments) -> Result<(), Failure> {
     if changes.is_empty() {
         return Err(Failure::failed("no target and phase was measured in both folders"));
     }
+    let mut differences = old_machine.differences(&machine, Scope::TwoFolders);
+    if old_plan != plan {
+        differences.push("the plan".to_owned());
+    }
     if arguments.json {
-        return output::print_json(&changes);
+        return output::print_json(&Comparison { clock, differences, changes });
     }
     output::print(&format!("In {} time.\n\n{}", clock.name(), report::changes(&changes)))?;
-    let mut others = old_machine.differences(&machine, Scope::TwoFolders);
-    if old_plan != plan {
-        others.push("the plan".to_owned());
-    }
-    if !others.is_empty() {
-        output::print(&format!("\nThe two differ in more than figures: {}\n", others.join("; ")))?;
+    if !differences.is_empty() {
+        let what = differences.join("; ");
+        output::print(&format!("\nThe two differ in more than figures: {what}\n"))?;
     }
     let count = |verdict| changes.iter().filter(|change| change.verdict == verdict).count();
     output::print(&format!(
