@@ -5,18 +5,24 @@
 //! and so does its exclusive claim on a block device. That is no reason to refuse a device; a
 //! daemon that lives is, and so is a claim of somebody who has no lock.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use forebay_host::probe::{DeviceUser, OpenError};
 use forebay_host::processes::others_with;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::exit::Failure;
 
 /// How long transfers of an ended process are waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the lock of a process that lives is waited for by who only looks: it may be about to
+/// end.
+const PATIENCE_WITH_LIVING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Whose the lock of a file is.
@@ -143,6 +149,29 @@ pub(crate) fn open<T>(open: impl FnMut() -> Result<T, OpenError>) -> Result<T, F
     Ok(outwait(open, |result| result.as_ref().err().into_iter().collect())?)
 }
 
+/// Locks a device that is open for reading, so that nobody can serve it. `false` if somebody has it
+/// in service.
+pub(crate) fn try_lock_shared(file: &File) -> io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The same, but waits for transfers of a process that has ended, as [`outwait`] does.
+pub(crate) fn lock_shared(file: &File, path: &Path) -> io::Result<bool> {
+    let began = Instant::now();
+    while !try_lock_shared(file)? {
+        let patience = if has_ended(path) { PATIENCE } else { PATIENCE_WITH_LIVING };
+        if began.elapsed() >= patience {
+            return Ok(false);
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Ok(true)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,10 +180,30 @@ mod tests {
     fn a_living_holder_is_told_from_none() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(has_ended(file.path()));
-        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        flock(file.as_file(), FlockOperation::LockExclusive).unwrap();
         assert!(!has_ended(file.path()));
         assert!(!is_dead("self"));
         assert!(is_dead("4194305"), "above the largest process id");
+    }
+
+    #[test]
+    fn who_looks_waits_for_the_lock_of_a_process_that_has_ended() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let held = file.reopen().unwrap();
+        // The lock is of the file that both have open, and named after the process that took it.
+        let mut take = std::process::Command::new("flock");
+        let taken = take.args(["--exclusive", "0"]).stdin(held.try_clone().unwrap()).status();
+        assert!(taken.unwrap().success());
+        drop(take);
+        assert_eq!(holder_of(file.path()), Holder::Ended);
+        let seen = File::open(file.path()).unwrap();
+        assert!(!try_lock_shared(&seen).unwrap());
+        let end = std::thread::spawn(move || {
+            std::thread::sleep(PAUSE * 5);
+            drop(held);
+        });
+        assert!(lock_shared(&seen, file.path()).unwrap());
+        end.join().unwrap();
     }
 
     #[test]
@@ -169,7 +218,7 @@ mod tests {
         assert_eq!(kept_by_ended(&claimed, Some(&path)), free, "its holder was just seen");
         assert_eq!(kept_by_ended(&swap, Some(&path)), None);
         assert_eq!(kept_by_ended(&locked, None), free);
-        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        flock(file.as_file(), FlockOperation::LockExclusive).unwrap();
         assert_eq!(kept_by_ended(&claimed, Some(&path)), None);
         assert_eq!(kept_by_ended(&locked, None), None);
     }

@@ -107,7 +107,17 @@ fn meet(cache: &Path, arguments: &ServeArguments) -> Result<(Succession, String)
 fn open_set(cache: &Path, state_directory: &Path) -> Result<OpenedSet, Failure> {
     let cache = DeviceSpec::plain(absolute(cache)?);
     let options = SetOptions { state_directory: absolute(state_directory)? };
-    Ok(lock_holder::outwait(|| OpenedSet::open(&cache, &options), errors_of_set)?)
+    lock_holder::outwait(|| OpenedSet::open(&cache, &options), errors_of_set).map_err(|error| {
+        match error {
+            // A service manager tries again, as it does not where the operator has to act.
+            SetError::Cache(OpenError::Locked { path }) if lock_holder::has_ended(&path) => {
+                let path = path.display();
+                Failure::failed(format!("the transfers of an ended process to {path} do not end"))
+                    .or("see whether the device answers (`dmesg`); then start again")
+            }
+            error => error.into(),
+        }
+    })
 }
 
 /// Why devices of a set could not be opened.

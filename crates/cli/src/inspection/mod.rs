@@ -13,23 +13,16 @@ mod segments;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use forebay_engine::error::{Corrupt, Place};
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, SUPERBLOCK_BYTES, Superblock};
 use forebay_engine::units::{BLOCK_BYTES, VolumeId};
-use rustix::fs::{FlockOperation, flock};
 
 use crate::exit::{Exit, Failure};
+use crate::lock_holder;
 pub(crate) use finding::{Finding, Findings, Severity};
 pub(crate) use segments::{DirtyExtent, SegmentCheck, SegmentCounts};
-
-/// How often a held lock is asked for, and the pause between: five seconds in all. A daemon that
-/// has ended holds its lock until the kernel has taken its ring down, which was seen to take more
-/// than one second on a busy machine.
-const LOCK_ATTEMPTS: u32 = 250;
-const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// Whether the device must not be in service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,21 +80,11 @@ impl CacheDevice {
             Failure::failed(format!("cannot {what} {}: {error}", path.display()))
         };
         let file = File::open(path).map_err(|error| failed("open", error))?;
-        let mut is_in_service = true;
-        let attempts = if locking == Locking::Required { LOCK_ATTEMPTS } else { 1 };
-        for attempt in 0..attempts {
-            if attempt > 0 {
-                std::thread::sleep(LOCK_PAUSE);
-            }
-            match flock(&file, FlockOperation::NonBlockingLockShared) {
-                Ok(()) => {
-                    is_in_service = false;
-                    break;
-                }
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(errno) => return Err(failed("lock", errno.into())),
-            }
-        }
+        let is_locked = match locking {
+            Locking::Required => lock_holder::lock_shared(&file, path),
+            Locking::IfPossible => lock_holder::try_lock_shared(&file),
+        };
+        let is_in_service = !is_locked.map_err(|error| failed("lock", error))?;
         if is_in_service && locking == Locking::Required {
             return Err(Failure::refused(format!("{} is in service", path.display()))
                 .or("stop its daemon first: `forebay stop`"));
