@@ -144,6 +144,12 @@ impl Device {
         self.open = Some(Open { channel, geometry, users, queue_count, queue_depth, first_slot });
     }
 
+    /// Whether it is to have a number that it has not yet.
+    pub(super) fn waits_for_its_number(&self) -> bool {
+        let is_to_come = matches!(self.phase, Phase::Waiting | Phase::Starting);
+        self.wanted.number.is_some() && is_to_come && self.open.is_none()
+    }
+
     /// Whether it comes to life, and nobody waits for that.
     pub(super) fn is_unused(&self) -> bool {
         self.phase == Phase::Starting

@@ -174,16 +174,25 @@ impl UblkFrontEnd {
     /// Brings the devices to life. To be called when requests can be served; again does no harm.
     pub(crate) fn begin(&mut self, exports: &ExportTable) {
         for index in 0..self.devices.len() {
-            let device = &mut self.devices[index];
-            if device.phase != Phase::Waiting || self.is_stopping {
+            if !self.may_begin(index) {
                 continue;
             }
+            let device = &mut self.devices[index];
             device.phase = Phase::Starting;
             // What recovery found may have changed the size.
             device.wanted.geometry = Geometry::of(&exports[device.export].facts);
             let wanted = device.wanted.clone();
             self.spawn(index, Task::Start, move |tell| lifecycle::start(&wanted, tell));
         }
+    }
+
+    /// Whether it is a device's turn. Those without a number of their own come when the others have
+    /// theirs: the driver could give them one of these.
+    fn may_begin(&self, index: usize) -> bool {
+        let device = &self.devices[index];
+        let mut devices = self.devices.iter();
+        let is_turn = device.wanted.number.is_some() || !devices.any(Device::waits_for_its_number);
+        device.phase == Phase::Waiting && is_turn && !self.is_stopping
     }
 
     fn spawn(
@@ -227,6 +236,17 @@ impl UblkFrontEnd {
 
     /// A thread tells how far a device is. Returns why it cannot be had, if it cannot.
     pub(crate) fn handle_report(
+        &mut self,
+        context: &mut FrontContext<'_>,
+        report: UblkReport,
+    ) -> Result<(), UblkError> {
+        self.take_report(context, report)?;
+        // Some may have waited for that.
+        self.begin(context.exports);
+        Ok(())
+    }
+
+    fn take_report(
         &mut self,
         context: &mut FrontContext<'_>,
         report: UblkReport,
@@ -379,7 +399,7 @@ impl UblkFrontEnd {
             }
             // It waits at the driver, which gives it to the next server.
             abi::RESULT_OK => {}
-            abi::RESULT_ABORT => self.on_abort(index),
+            abi::RESULT_ABORT => self.on_abort(context.exports, index),
             errno => {
                 let (path, error) =
                     (block_path(device.number), std::io::Error::from_raw_os_error(-errno));
@@ -391,12 +411,14 @@ impl UblkFrontEnd {
 
     /// The driver has taken a command back, because the device ends. Where nobody here asked for
     /// that, somebody else did.
-    fn on_abort(&mut self, index: usize) {
+    fn on_abort(&mut self, exports: &mut ExportTable, index: usize) {
         let device = &mut self.devices[index];
         let is_idle = |slot: &Slot| slot.device != index || slot.state == SlotState::Idle;
         if device.phase == Phase::Live && device.commands == 0 && self.slots.iter().all(is_idle) {
             let (path, name) = (block_path(device.number), &device.wanted.name);
             tracing::error!("{path} was ended by somebody else; `{name}` is not served any more");
+            let why = format!("{path} was ended by somebody else; the next start makes it anew");
+            exports.make_unavailable(device.export, why);
             device.fail();
         }
         device.close_if_quiet();

@@ -449,8 +449,28 @@ fn a_device_that_somebody_else_ends_is_let_go() {
     world.complete(7, abi::RESULT_ABORT);
     assert!(world.driver.lock().unwrap().is_closed);
     assert_eq!(world.front.path_of(world.export), None);
+    let why = world.exports[world.export].unavailable().unwrap();
+    assert!(why.contains("/dev/ublkb7 was ended by somebody else"), "{why}");
     world.front.begin_shutdown();
     assert!(world.front.may_stop());
+}
+
+#[test]
+fn a_device_of_any_number_waits_until_others_have_theirs() {
+    let mut world = World::live();
+    let (export, wanted) = (world.export, world.front.devices[0].wanted.clone());
+    let any = Wanted { number: None, ..wanted.clone() };
+    let devices = [any, Wanted { number: Some(0), ..wanted }];
+    world.front.devices.extend(devices.map(|wanted| Device::new(export, wanted)));
+    let may_begin = |world: &World| [0, 1, 2].map(|index| world.front.may_begin(index));
+    assert_eq!(may_begin(&world), [false, false, true]);
+    world.front.devices[2].phase = Phase::Starting;
+    assert_eq!(may_begin(&world), [false, false, false]);
+    // It has its number, or never will have.
+    world.front.devices[2].phase = Phase::Gone;
+    assert_eq!(may_begin(&world), [false, true, false]);
+    world.front.begin_shutdown();
+    assert_eq!(may_begin(&world), [false, false, false]);
 }
 
 #[test]
