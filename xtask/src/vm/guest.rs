@@ -69,7 +69,8 @@ pub(crate) enum Answer {
 }
 
 impl Guest {
-    /// Boots a guest, again if that fails, and waits until it takes commands.
+    /// Boots a guest, again if that fails for reasons that are not forebay's, and waits until it
+    /// takes commands.
     pub(crate) fn boot(hardware: &Hardware<'_>) -> anyhow::Result<Guest> {
         let mut tries = 1;
         loop {
@@ -80,7 +81,7 @@ impl Guest {
                     println!("  booted in {:.1} s", started.elapsed().as_secs_f64());
                     return Ok(guest);
                 }
-                Err(error) if tries < BOOT_TRIES_MAX => {
+                Err(error) if tries < BOOT_TRIES_MAX && !guest.tells_of_forebay() => {
                     println!("  boot {tries} of {BOOT_TRIES_MAX} failed: {error:#}");
                     guest.show_console();
                     tries += 1;
@@ -91,6 +92,13 @@ impl Guest {
                 }
             }
         }
+    }
+
+    /// Whether the console names forebay, as systemd does when the service fails or something waits
+    /// for it. Where a boot needs the volume, that is what is tested, and not QEMU.
+    fn tells_of_forebay(&self) -> bool {
+        let console = std::fs::read(&self.console).unwrap_or_default();
+        String::from_utf8_lossy(&console).contains("forebay")
     }
 
     fn start(hardware: &Hardware<'_>) -> anyhow::Result<Guest> {

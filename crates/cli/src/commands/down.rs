@@ -46,6 +46,11 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
     }
     let mut text = String::new();
     for device in &devices {
+        // Whoever came while others were disconnected would be cut off.
+        if let Err(failure) = refuse_if_used(&set, std::slice::from_ref(device), server) {
+            output::print(&text)?;
+            return Err(failure);
+        }
         link::forget(device);
         block_devices::disconnect(device)?;
         text.push_str(&format!("{} {} removed\n", device.name, device.path().display()));
@@ -71,12 +76,29 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<(), Failure> {
         text.push_str(&format!("daemon {pid} has stopped\n"));
     }
     if let Some(kept) = devices.iter().find(waits) {
-        let node = kept.device.display();
-        let text = format!("{node} of `{}` was taken into use meanwhile and is kept", kept.name);
-        return Err(Failure::refused(text).or(format!("`forebay up {cache}` serves it again")));
+        output::print(&text)?;
+        return Err(why_kept(&set, record.as_ref(), kept));
     }
     forget(&set, record.as_ref(), &devices)?;
     output::print(&text)
+}
+
+/// Why a ublk device is there though its daemon has stopped: somebody came meanwhile, or what had
+/// been written to it could not be written out, as when its origin is missing.
+fn why_kept(set: &Set, record: Option<&Record>, kept: &Device) -> Failure {
+    let (node, name, cache) = (kept.device.display(), &kept.name, set.cache.display());
+    if let Some(user) = user_of(kept, Server::IsDead) {
+        return Failure::refused(format!("{node} of `{name}` is {user} meanwhile, and is kept"))
+            .or(format!("`forebay up {cache}` serves it again"));
+    }
+    let log = record.and_then(|record| record.log.as_ref());
+    let log = log.map_or_else(String::new, |log| format!(" ({} has the reason)", log.display()));
+    let what = "is kept, since the daemon could not end it";
+    Failure::refused(format!("{node} of `{name}` {what}{log}")).or(format!(
+        "when its origin is there and takes writes, `forebay up {cache}` serves it again, and \
+         `forebay down {cache}` ends it; `ublk del` of the ublksrv package gives up what was \
+         written to it and is not in the cache"
+    ))
 }
 
 /// Forgets what was set up, and names that are left of devices that had gone by themselves.

@@ -363,8 +363,13 @@ fn show(
         let (cache, pid) = (record.cache_device.display(), served.status.pid);
         eprintln!("forebay: {cache} was up already, with daemon {pid}");
     }
+    // A device that waits for its volume is remembered, and of no use.
+    let is_served = |device: &Device| {
+        let mut exports = served.status.exports.iter();
+        exports.any(|export| export.name == device.name && export.unavailable.is_none())
+    };
+    let sized = record.devices.iter().zip(sizes_bytes).filter(|(device, _)| is_served(device));
     if arguments.json {
-        let sized = record.devices.iter().zip(sizes_bytes);
         let volumes = sized.map(|(device, &size_bytes)| VolumeReport {
             name: &device.name,
             path: device.path(),
@@ -381,7 +386,7 @@ fn show(
             volumes: volumes.collect(),
         });
     }
-    let lines = record.devices.iter().map(|device| {
+    let lines = sized.map(|(device, _)| {
         format!("{} {} ({})\n", device.name, device.path().display(), device.front_end)
     });
     output::print(&lines.collect::<String>())
