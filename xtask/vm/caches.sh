@@ -13,6 +13,9 @@ lvm_does() {
     must "$*" lvm "$@" --config "$LVM_CONFIG"
 }
 
+# How much of the cache holds data, as a share of 1: a line for each time that hits are counted.
+OCCUPANCY=/run/occupancy
+
 # count_hits: the script on stdin prints how many reads hit, and how many missed, since the start. The
 # plan asks it before a phase and after.
 count_hits() {
@@ -43,8 +46,10 @@ make_dm_cache() {
     lvm_does lvconvert --yes --type cache --$kind fast --cachemode writeback \
         --cachepolicy smq --chunksize 64k vg/volume
     dmsetup table vg-volume
-    count_hits <<'END'
-dmsetup status vg-volume | awk '{ print $8, $9 }'
+    count_hits <<END
+dmsetup status vg-volume >/run/status
+awk '{ split(\$7, blocks, "/"); print blocks[1] / blocks[2] }' /run/status >>$OCCUPANCY
+awk '{ print \$8, \$9 }' /run/status
 END
 }
 
@@ -83,6 +88,7 @@ make_forebay() {
     until_true "ublk" [ -b $DEVICE ]
     count_hits <<END
 forebay status --json --admin $FOREBAY_ADMIN >/run/status
+sed -n 's/.*"occupancy": *\([0-9.]*\).*/\1/p' /run/status >>$OCCUPANCY
 for count in hit miss; do
     sed -n "s/.*\"read_\${count}_bytes\": *\([0-9]*\).*/\1/p" /run/status
 done
@@ -113,6 +119,15 @@ FOREBAY_ADMIN= must "$target" forebay bench run kernel-caches.toml --out results
 case $target in
 dm-cache*) dmsetup status vg-volume ;;
 forebay-*) forebay status | head -n 20 ;;
+esac
+case $target in
+*-junk)
+    # The last line is of the end of the reads, that before it of their beginning.
+    share=$(tail -n 2 $OCCUPANCY | head -n 1)
+    awk "BEGIN { exit !($share >= 0.9) }" ||
+        failed "$target" "other data fills $share of the cache, which is not full of it"
+    echo "other data fills $share of the cache"
+    ;;
 esac
 tar -cf - results >$RESULTS
 sync

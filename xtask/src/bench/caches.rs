@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::document::verdicts;
 use super::experiment_bounds;
 use super::interrupt;
-use super::machine::Machine;
+use super::machine::{Machine, first_line};
 use super::plan_report::PlanReport;
 use super::progress::Identity;
 use crate::Outcome;
@@ -73,8 +73,9 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let guests = CacheGuests::prepare(&workspace, &forebay)?;
     let target = workspace.metadata.target_directory.as_std_path();
     let out = options.out.clone().unwrap_or_else(|| target.join("kernel-caches"));
-    let what = format!("quick: {}", options.quick);
     let programs = [forebay.as_path(), Path::new(super::OWN_PROGRAM)];
+    let qemu = first_line(&mut guests.ask_version());
+    let what = format!("quick: {}; {qemu}", options.quick);
     drop_others(&out, &Identity::of(&machine, &programs, what)?, &all)?;
     let raw = out.join("raw");
     let seconds = if options.quick { QUICK_SECONDS } else { 0 };
@@ -101,7 +102,8 @@ pub(super) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let usual = !options.quick && options.only.is_empty();
     let usual = usual.then(|| workspace.root().join(DOCUMENT));
     if let Some(path) = options.output.clone().or(usual) {
-        super::write(&path, &text(&machine, &report))?;
+        let guest = guest_items(&qemu, &out)?;
+        super::write(&path, &text(&machine, &guest, &report))?;
         if options.output.is_none() {
             experiment_bounds::renew(&workspace.root().join("docs"))?;
         }
@@ -196,8 +198,19 @@ fn measure(
     Ok(())
 }
 
+/// Items of a list in Markdown: what the guests were, by the last of them.
+fn guest_items(qemu: &str, out: &Path) -> anyhow::Result<String> {
+    let path = out.join("machine.json");
+    let text = std::fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+    let guest: Value = serde_json::from_slice(&text).context("the guest's machine.json")?;
+    let word = |key: &str| guest[key].as_str().unwrap_or("not known").to_owned();
+    let (kernel, fio, processors) = (word("kernel"), word("fio"), word("processors"));
+    Ok(format!("- guests: {kernel}, {fio}, {processors}\n- {qemu}\n"))
+}
+
 /// The whole document, in Markdown.
-fn text(machine: &Machine, report: &PlanReport) -> String {
+fn text(machine: &Machine, guest: &str, report: &PlanReport) -> String {
+    let [slow, fast] = CacheGuests::requests_per_second();
     format!(
         "\
 # Caches of the kernel
@@ -210,9 +223,9 @@ Generated as a whole by a run of
 
 on {}, at commit `{}`.
 
-{}
+{}{guest}
 Guests with Debian's kernel, whose processors and devices QEMU emulates; each target has one of its
-own with fresh disks, of which the slow one does 120 requests and the fast one 3,000 a second
+own with fresh disks, of which the slow one does {slow} requests and the fast one {fast} a second
 (`xtask/vm/caches.sh`). Only ratios within the tables mean anything.
 
 ## Bounds

@@ -88,7 +88,7 @@ impl Machine {
 }
 
 /// The first line of what a command prints; nothing if it fails.
-fn first_line(command: &mut Command) -> String {
+pub(super) fn first_line(command: &mut Command) -> String {
     let text = interrupt::capture(command).unwrap_or_default();
     text.lines().next().unwrap_or_default().to_owned()
 }

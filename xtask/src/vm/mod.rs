@@ -24,6 +24,7 @@ mod supplies;
 mod tools;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -153,6 +154,25 @@ impl CacheGuests {
     /// Gets all that the guests are made of, with `forebay` in them.
     pub(crate) fn prepare(workspace: &Workspace, forebay: &Path) -> anyhow::Result<CacheGuests> {
         build(workspace, forebay, &[&CacheGuests::SCENARIO], Effort::Short).map(CacheGuests)
+    }
+
+    /// Requests a second that the slow disk and the fast one do.
+    pub(crate) fn requests_per_second() -> [u32; 2] {
+        ["origin", "cache"].map(|name| {
+            let mut disks = CACHE_DISKS.iter().filter(|disk| disk.name == name);
+            match disks.next().expect("it is one of them").speed {
+                Speed::Throttled { requests_per_second, .. } => requests_per_second,
+                Speed::Memory => unreachable!("both are throttled"),
+            }
+        })
+    }
+
+    /// Asks the emulator of the guests for its version.
+    pub(crate) fn ask_version(&self) -> Command {
+        let supplies = &self.0.supplies;
+        let mut command = Command::new(supplies.qemu());
+        command.env("LD_LIBRARY_PATH", supplies.library_path()).arg("--version");
+        command
     }
 
     /// Boots a guest with fresh disks, and has it measure a target of the plan `kernel-caches`,

@@ -17,20 +17,16 @@ pub(super) struct FioFile {
 }
 
 /// Options of where requests go, how fio works, and what it prints.
-const READ_OVER: [&str; 19] = [
-    "buffered",
+const READ_OVER: [&str; 15] = [
     "description",
-    "direct",
     "directory",
     "disable_clat",
     "disable_slat",
     "filename",
     "group_reporting",
     "invalidate",
-    "ioengine",
     "log_avg_msec",
     "name",
-    "nrfiles",
     "randseed",
     "refill_buffers",
     "thread",
@@ -38,6 +34,10 @@ const READ_OVER: [&str; 19] = [
     "write_iops_log",
     "write_lat_log",
 ];
+/// Engines that do several requests of a job at once, as the engines here do.
+const ENGINES: [&str; 4] = ["io_uring", "libaio", "nbd", "posixaio"];
+/// Engines that wait for each request.
+const ENGINES_AT_DEPTH_1: [&str; 5] = ["psync", "pvsync", "pvsync2", "sync", "vsync"];
 /// Options that go by several names, and the one that stands for all.
 const SYNONYMS: [(&str, &str); 4] =
     [("blocksize", "bs"), ("io_limit", "io_size"), ("loops", "times"), ("readwrite", "rw")];
@@ -111,6 +111,8 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
     };
     let size = options.bytes("size")?.ok_or("it needs a size, of all that it reads or writes")?;
     let seconds = options.take("runtime").map(|text| seconds(&text)).transpose()?;
+    let depth = options.number("iodepth")?.unwrap_or(1);
+    check_access(&mut options, depth)?;
     let is_timed = options.number("time_based")?.unwrap_or(0) != 0;
     if is_timed && seconds.is_none() {
         return Err("time_based needs a runtime".to_owned());
@@ -147,7 +149,7 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
         offset: options.bytes("offset")?.unwrap_or(0),
         size,
         block: options.bytes("bs")?.unwrap_or_else(super::block),
-        depth: small(options.number("iodepth")?.unwrap_or(1), "iodepth")?,
+        depth: small(depth, "iodepth")?,
         count: small(options.number("numjobs")?.unwrap_or(1), "numjobs")?,
         is_apart: apart.is_some_and(|distance| distance > 0),
         read_percent: percent.map(|percent| u8::try_from(percent.min(100)).expect("it is small")),
@@ -159,6 +161,27 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
     match options.0.keys().next() {
         Some(key) => Err(format!("{key} is not known here")),
         None => Ok((job, seconds)),
+    }
+}
+
+/// Takes how a job has access to its range: direct, without the page cache, to one file or device.
+/// What asks for something else is refused.
+fn check_access(options: &mut Taken, depth: u64) -> Result<(), String> {
+    if options.number("direct")? == Some(0) || options.number("buffered")?.is_some_and(|on| on != 0)
+    {
+        return Err("requests are direct here: direct=0 and buffered=1 are other work".to_owned());
+    }
+    if let Some(count @ (0 | 2..)) = options.number("nrfiles")? {
+        return Err(format!("nrfiles={count}: a job has one range here"));
+    }
+    match options.take("ioengine").as_deref() {
+        Some(engine) if ENGINES_AT_DEPTH_1.contains(&engine) && depth > 1 => {
+            Err(format!("ioengine={engine} does one request at a time, whatever iodepth={depth}"))
+        }
+        Some(engine) if !ENGINES.contains(&engine) && !ENGINES_AT_DEPTH_1.contains(&engine) => {
+            Err(format!("ioengine={engine} is not known here"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -288,6 +311,11 @@ mod tests {
             ("[a]\nsize=1M\nruntime=5\n[b]\nsize=1M", "job b: all jobs last"),
             ("[a]\nsize=1M\niodepth=many", "iodepth: many is no number"),
             ("[a]\nsize=1M\noffset_increment=4k", "side by side"),
+            ("[a]\nsize=1M\ndirect=0", "requests are direct"),
+            ("[a]\nsize=1M\nbuffered=1", "requests are direct"),
+            ("[a]\nsize=1M\nnrfiles=8", "nrfiles=8"),
+            ("[a]\nsize=1M\nioengine=psync\niodepth=32", "one request at a time"),
+            ("[a]\nsize=1M\nioengine=mmap", "ioengine=mmap is not known"),
         ];
         for (text, expected) in cases {
             let error = read(text).expect_err(text);

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use serde::Deserialize;
 
+use super::device_counts::admin_of_bare;
 use super::place::{CachePlace, Place};
 use super::server::{Ready, Server, output};
 use super::{Ground, RealError};
@@ -83,7 +84,7 @@ pub(super) fn uri(export: &str, socket: &Path) -> String {
 }
 
 /// The program to add arguments to, free of what the environment may say.
-fn program(ground: &Ground<'_>) -> Command {
+pub(super) fn program(ground: &Ground<'_>) -> Command {
     let mut command = Command::new(ground.program);
     for variable in ["FOREBAY_ADMIN", "FOREBAY_LOG", "NOTIFY_SOCKET"] {
         command.env_remove(variable);
@@ -91,16 +92,18 @@ fn program(ground: &Ground<'_>) -> Command {
     command
 }
 
-/// Serves a device without a cache.
+/// Serves a device without a cache, by its name in the plan.
 pub(super) fn serve_bare(
     ground: &Ground<'_>,
+    device: &str,
     place: &Place,
 ) -> Result<(Server, String), RealError> {
-    let socket = ground.sockets.join("bare");
+    let socket = ground.sockets.join(format!("bare-{device}"));
     let mut command = program(ground);
     command.arg("serve").arg("--bare").arg(format!("{VOLUME}={}", place.spec));
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
-    let log = ground.folder.join("bare.log");
+    command.arg("--admin").arg(admin_of_bare(ground, device));
+    let log = ground.folder.join(format!("bare-{device}.log"));
     let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
     Ok((server, uri(VOLUME, &socket)))
 }
@@ -230,7 +233,8 @@ fn serve(ground: &Ground<'_>, cache: &Path) -> Result<Server, RealError> {
     Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)
 }
 
-fn admin(ground: &Ground<'_>) -> PathBuf {
+/// Its admin socket.
+pub(super) fn admin(ground: &Ground<'_>) -> PathBuf {
     ground.sockets.join("admin")
 }
 

@@ -12,6 +12,7 @@
 
 mod block_stat;
 mod daemon;
+mod device_counts;
 mod fio;
 mod hit_counts;
 mod memory;
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use crate::plan::{Act, Clock, Phase, Plan, Target};
 use crate::progress::Progress;
-use crate::result::{CacheCounts, PhaseResult, Sample, TargetResult, VERSION};
+use crate::result::{CacheCounts, DeviceCounts, PhaseResult, Sample, TargetResult, VERSION};
 use block_stat::BlockStat;
 use fio::Seen;
 use memory::MemoryLimit;
@@ -232,7 +233,7 @@ impl Work<'_> {
         let hits_before = hit_counts::ask(self.hit_counts())?;
         let before = self.service.counts(self.ground)?;
         let cpu_before_s = self.service.cpu_s()?;
-        let devices_before = self.devices.counts()?;
+        let devices_before = self.device_counts()?;
         let limit = self.phase.memory_max.map(MemoryLimit::make).transpose()?;
         let (mut seen, mut lasted_s, mut runs_s) = (Seen::new(self.phase), 0.0, Vec::new());
         for time in 0..self.phase.times {
@@ -260,7 +261,7 @@ impl Work<'_> {
             (Some(before), Some(after)) => Some(after.since(&before)),
             _ => None,
         };
-        let devices = block_stat::between(&devices_before, self.devices.counts()?);
+        let devices = block_stat::between(&devices_before, self.device_counts()?);
         let cpu_s = self.service.cpu_s()? - cpu_before_s;
         // The last: who is asked may take a while, in which others do something.
         let hits_after = hit_counts::ask(self.hit_counts())?;
@@ -276,6 +277,17 @@ impl Work<'_> {
             devices,
             cpu_s,
         })
+    }
+
+    /// What devices of the target did so far: block devices as the kernel has it, the others as our
+    /// daemons have it.
+    fn device_counts(&self) -> Result<Vec<DeviceCounts>, RealError> {
+        let mut counts = self.devices.counts()?;
+        let others = self.service.device_counts(self.ground)?;
+        let is_new = |other: &DeviceCounts| counts.iter().all(|known| known.name != other.name);
+        let others: Vec<DeviceCounts> = others.into_iter().filter(is_new).collect();
+        counts.extend(others);
+        Ok(counts)
     }
 
     /// Who is to be asked what the cache of somebody else has counted: nobody, if it is not for the

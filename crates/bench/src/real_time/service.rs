@@ -4,13 +4,14 @@ use std::path::Path;
 use std::process::Command;
 
 use super::daemon::{self, Daemon};
+use super::device_counts::Counter;
 use super::fio::Endpoint;
 use super::mount::Mounted;
 use super::place::{Places, What, check_overwrite};
 use super::server::{Ready, Server, machine_cpu_s};
 use super::{Ground, RealError};
 use crate::plan::{Plan, Target};
-use crate::result::CacheCounts;
+use crate::result::{CacheCounts, DeviceCounts};
 
 /// A target that is being served.
 pub(super) struct Service {
@@ -20,6 +21,8 @@ pub(super) struct Service {
     /// Where the target itself is.
     served: Endpoint,
     is_cpu_of_machine: bool,
+    /// Those of our daemons that serve devices of the target.
+    counters: Vec<Counter>,
     /// Servers of slow devices that somebody else's server needs. They end after it.
     _devices: Vec<Server>,
 }
@@ -57,6 +60,7 @@ impl Service {
             kind,
             served,
             is_cpu_of_machine: plan.is_cpu_of_machine,
+            counters: Vec::new(),
             _devices: Vec::new(),
         };
         if let Some(name) = &target.device {
@@ -67,22 +71,35 @@ impl Service {
                     service(Kind::Device, Endpoint::Device(path.clone()))
                 }
                 _ => {
-                    let (server, uri) = daemon::serve_bare(ground, &place)?;
-                    service(Kind::Server(server), Endpoint::Nbd(uri))
+                    let (server, uri) = daemon::serve_bare(ground, name, &place)?;
+                    let counters = vec![Counter::of_bare(ground, name)];
+                    let service = service(Kind::Server(server), Endpoint::Nbd(uri));
+                    Service { counters, ..service }
                 }
             });
         }
         if let Some(forebay) = &target.forebay {
             let (cache, origin) = (places.cache(forebay)?, places.device(&forebay.origin)?);
             let daemon = Daemon::begin(ground, forebay, &cache, &origin)?;
-            return Ok(service(Kind::Forebay(Some(daemon)), Endpoint::Nbd(Daemon::uri(ground))));
+            let counter = Counter {
+                admin: daemon::admin(ground),
+                origin: forebay.origin.clone(),
+                cache: Some(forebay.cache.clone()),
+            };
+            let service = service(Kind::Forebay(Some(daemon)), Endpoint::Nbd(Daemon::uri(ground)));
+            return Ok(Service { counters: vec![counter], ..service });
         }
         let uri = target.nbd.as_deref().expect("a plan that was checked");
         if target.command.is_empty() && plan.writes_to(target) {
             check_overwrite(ground, What::Target(&target.name), uri)?;
         }
         let socket = ground.sockets.join("other");
-        let mut words = Words { places, socket: socket.display().to_string(), devices: Vec::new() };
+        let mut words = Words {
+            places,
+            socket: socket.display().to_string(),
+            counters: Vec::new(),
+            devices: Vec::new(),
+        };
         let served = Endpoint::Nbd(words.fill_in(uri)?);
         let Some((name, arguments)) = target.command.split_first() else {
             return Ok(service(Kind::Elsewhere, served));
@@ -95,7 +112,8 @@ impl Service {
         command.env("TMPDIR", ground.folder).current_dir(ground.folder);
         let log = ground.folder.join("other.log");
         let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
-        Ok(Service { _devices: words.devices, ..service(Kind::Server(server), served) })
+        let Words { counters, devices, .. } = words;
+        Ok(Service { counters, _devices: devices, ..service(Kind::Server(server), served) })
     }
 
     /// Where requests go: to the target, or to a file on the file system that is on it.
@@ -169,6 +187,16 @@ impl Service {
         }
     }
 
+    /// What our daemons count of the target's devices since they were started.
+    pub(super) fn device_counts(
+        &self,
+        ground: &Ground<'_>,
+    ) -> Result<Vec<DeviceCounts>, RealError> {
+        let asked: Result<Vec<_>, RealError> =
+            self.counters.iter().map(|counter| counter.ask(ground)).collect();
+        Ok(asked?.concat())
+    }
+
     /// What the cache did so far; `None` if it is not ours.
     pub(super) fn counts(&self, ground: &Ground<'_>) -> Result<Option<CacheCounts>, RealError> {
         match &self.kind {
@@ -184,6 +212,7 @@ impl Service {
 struct Words<'a> {
     places: Places<'a>,
     socket: String,
+    counters: Vec<Counter>,
     devices: Vec<Server>,
 }
 
@@ -199,7 +228,9 @@ impl Words<'_> {
                 let text = match &place.plain {
                     Some(path) => path.display().to_string(),
                     None => {
-                        let (server, uri) = daemon::serve_bare(self.places.ground, &place)?;
+                        let ground = self.places.ground;
+                        let (server, uri) = daemon::serve_bare(ground, &device.name, &place)?;
+                        self.counters.push(Counter::of_bare(ground, &device.name));
                         self.devices.push(server);
                         uri
                     }

@@ -317,7 +317,9 @@ fn targets(summary: &Summary, plan: &Plan) -> String {
     let mut html = String::new();
     for (index, target) in summary.targets.iter().enumerate() {
         let known = plan.targets.iter().find(|known| known.name == target.name);
-        let what = known.map_or_else(String::new, |known| work::target(plan, known));
+        let what = known.map_or_else(String::new, |known| {
+            work::target(plan, known, target.clock.unwrap_or(plan.clock))
+        });
         let state = match target.measured {
             0 => "not measured".to_owned(),
             1 if summary.repetitions == 1 => String::new(),

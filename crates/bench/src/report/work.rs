@@ -1,20 +1,20 @@
 //! What targets are and what phases do, in words.
 
-use crate::plan::{Act, Device, Forebay, Job, Pattern, Phase, Plan, Preset, Target, Work};
+use crate::plan::{Act, Clock, Device, Forebay, Job, Pattern, Phase, Plan, Preset, Target, Work};
 use crate::size;
 
-/// What is measured under a target's name.
-pub(super) fn target(plan: &Plan, target: &Target) -> String {
+/// What is measured under a target's name, in this time.
+pub(super) fn target(plan: &Plan, target: &Target, clock: Clock) -> String {
     match target {
-        Target { forebay: Some(forebay), .. } => cached(plan, forebay),
-        Target { device: Some(name), .. } => device(plan.device(name)),
+        Target { forebay: Some(forebay), .. } => cached(plan, forebay, clock),
+        Target { device: Some(name), .. } => device(plan.device(name), clock),
         Target { nbd: Some(uri), command, .. } if command.is_empty() => format!("NBD export {uri}"),
         Target { command, .. } if !command.is_empty() => command.join(" "),
         _ => String::new(),
     }
 }
 
-fn cached(plan: &Plan, forebay: &Forebay) -> String {
+fn cached(plan: &Plan, forebay: &Forebay, clock: Clock) -> String {
     let mode = forebay.mode.name();
     let (cache, origin) = (plan.device(&forebay.cache), plan.device(&forebay.origin));
     let part = match forebay.cache_size {
@@ -24,28 +24,34 @@ fn cached(plan: &Plan, forebay: &Forebay) -> String {
     let set = forebay.set.iter().map(|(key, value)| format!("; {key} = {value}"));
     format!(
         "{mode}; cache: {part}{}; origin: {}{}",
-        device(cache),
-        device(origin),
+        device(cache, clock),
+        device(origin, clock),
         set.collect::<String>()
     )
 }
 
-fn device(device: &Device) -> String {
+fn device(device: &Device, clock: Clock) -> String {
     let kind = match (device.preset, &device.path) {
-        (Some(preset), _) => preset_words(preset),
-        (None, Some(path)) => path,
-        (None, None) => "file",
+        (Some(preset), _) if clock == Clock::Virtual => preset_words(preset),
+        (Some(Preset::Hdd), None) => "emulated hard disk",
+        (Some(Preset::CloudVolume), None) => "emulated cloud volume",
+        (_, Some(path)) => path,
+        (_, None) => "file",
     };
-    let files = match device.files {
-        Some(files) => format!(", {files} files that are spread over the disk"),
-        None => String::new(),
-    };
-    let depth = match device.queue_depth {
-        Some(1) => ", without command queueing".to_owned(),
-        Some(depth) => format!(", {depth} commands at once"),
-        None => String::new(),
-    };
-    format!("{kind}, {}{files}{depth}", size::text(device.size))
+    let mut text = format!("{kind}, {}", size::text(device.size));
+    if clock == Clock::Real {
+        // Of models only: what is emulated has none of it.
+        return text;
+    }
+    if let Some(files) = device.files {
+        text.push_str(&format!(", {files} files that are spread over the disk"));
+    }
+    match device.queue_depth {
+        Some(1) => text.push_str(", without command queueing"),
+        Some(depth) => text.push_str(&format!(", {depth} commands at once")),
+        None => {}
+    }
+    text
 }
 
 fn preset_words(preset: Preset) -> &'static str {
@@ -184,13 +190,18 @@ mod tests {
     fn targets_and_phases_are_said_in_words() {
         let plan = Plan::parse(PLAN).expect("a plan");
         assert_eq!(
-            target(&plan, &plan.targets[0]),
+            target(&plan, &plan.targets[0], Clock::Virtual),
             "hard disk, 1 TiB, 3 files that are spread over the disk, without command queueing"
         );
         assert_eq!(
-            target(&plan, &plan.targets[1]),
+            target(&plan, &plan.targets[1], Clock::Virtual),
             "writeback; cache: 4 GiB of NVMe SSD, 64 GiB; origin: hard disk, 1 TiB, 3 files that \
              are spread over the disk, without command queueing; promotion_nhit = 2"
+        );
+        assert_eq!(
+            target(&plan, &plan.targets[1], Clock::Real),
+            "writeback; cache: 4 GiB of file, 64 GiB; origin: emulated hard disk, 1 TiB; \
+             promotion_nhit = 2"
         );
         assert_eq!(
             phase(&plan.phases[0]),

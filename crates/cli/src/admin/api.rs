@@ -38,6 +38,15 @@ pub(crate) struct Device {
     pub(crate) late_in_flight: u32,
     /// All that ever took longer.
     pub(crate) late_count: u64,
+    /// Reads and writes since it was opened.
+    #[serde(default)]
+    pub(crate) read_count: u64,
+    #[serde(default)]
+    pub(crate) read_bytes: u64,
+    #[serde(default)]
+    pub(crate) write_count: u64,
+    #[serde(default)]
+    pub(crate) written_bytes: u64,
 }
 
 /// A cache set in service.

@@ -220,6 +220,13 @@ fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
     // 1 MiB in blocks of 4 KiB, twice.
     assert_eq!((requests, job["bytes"].as_u64()), (512, Some(2 << 20)), "{write}");
     assert_eq!(write["cache"]["write_bytes"], 4096 * job["writes"].as_u64().expect("a count"));
+    let devices = write["devices"].as_array().expect("an array");
+    let ssd = devices.iter().find(|device| device["name"] == "ssd").expect("the cache device");
+    let written = |count: &serde_json::Value| count["written_bytes"].as_u64().expect("a count");
+    assert!(written(ssd) >= 4096 * job["writes"].as_u64().expect("a count"), "{write}");
+    assert!(devices.iter().any(|device| device["name"] == "disk"), "{write}");
+    let origin = &phase(&summary, "cached", "write")["origin_bytes"];
+    assert!(origin["median"].is_number(), "{origin}");
     let left = files(&scratch);
     assert!(left.iter().all(|name| !name.starts_with("devices")), "{left:?}");
 }

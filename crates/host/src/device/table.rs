@@ -79,8 +79,36 @@ struct Attached {
     late_count: u64,
     /// Of these, the ones under way.
     late_in_flight: u32,
+    /// What it was asked for.
+    asked: Transfers,
     /// The best method that the device may know, by [`RangePurpose`].
     methods: [RangeMethod; RangePurpose::COUNT],
+}
+
+/// Reads and writes, begun since the device was opened.
+#[derive(Clone, Copy, Default)]
+struct Transfers {
+    read_count: u64,
+    read_bytes: u64,
+    write_count: u64,
+    written_bytes: u64,
+}
+
+impl Transfers {
+    fn count(&mut self, kind: &IoKind) {
+        let (_, bytes) = kind.extent_bytes();
+        match kind {
+            IoKind::Read { .. } => {
+                self.read_count += 1;
+                self.read_bytes += bytes;
+            }
+            IoKind::Write { .. } => {
+                self.write_count += 1;
+                self.written_bytes += bytes;
+            }
+            IoKind::Flush | IoKind::Discard { .. } | IoKind::WriteZeroes { .. } => {}
+        }
+    }
 }
 
 /// An operation under way.
@@ -138,9 +166,16 @@ impl DeviceTable {
             }
         };
         let handle = FileHandle::Registered(0);
-        let (in_flight, late_count, late_in_flight) = (0, 0, 0);
-        let attached =
-            Attached { opened, handle, slow, in_flight, late_count, late_in_flight, methods };
+        let attached = Attached {
+            opened,
+            handle,
+            slow,
+            in_flight: 0,
+            late_count: 0,
+            late_in_flight: 0,
+            asked: Transfers::default(),
+            methods,
+        };
         let slot = self.devices.insert(attached);
         let attached = &mut self.devices[slot];
         attached.handle = ring.register_file(slot, std::os::fd::AsFd::as_fd(&attached.opened));
@@ -172,6 +207,7 @@ impl DeviceTable {
         }
         let attached = &mut self.devices[id.0];
         attached.in_flight += 1;
+        attached.asked.count(&kind);
         let held = attached.slow.as_mut().map(|slow| slow.start(around.now, &kind, owner));
         let Some(work) = attached.work(kind) else {
             self.finish(id, held, owner, Ok(()));
@@ -318,6 +354,10 @@ impl DeviceTable {
                 oldest_ms: oldest.map_or(0, |started| milliseconds_since(now, started)),
                 late_in_flight: attached.late_in_flight,
                 late_count: attached.late_count,
+                read_count: attached.asked.read_count,
+                read_bytes: attached.asked.read_bytes,
+                write_count: attached.asked.write_count,
+                written_bytes: attached.asked.written_bytes,
             }
         };
         self.devices.iter().map(report).collect()

@@ -119,6 +119,21 @@ fn an_operation_that_does_not_end_in_time_is_counted_once_and_seen_until_it_ends
     assert_eq!((counts, report.oldest_ms), ((0, 0, 1), 0));
 }
 
+#[test]
+fn what_a_device_is_asked_for_is_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let spec = file_of(&directory.path().join("disk"), 8 << 20);
+    let mut bench = Workbench::new();
+    let device = bench.add(OpenedDevice::open_bare(&spec, Access::ReadWrite).unwrap());
+    bench.write(device, 0, 1, 8192).unwrap();
+    bench.write(device, 1 << 20, 2, 4096).unwrap();
+    bench.read(device, 4096, 4096);
+    bench.run(device, IoKind::Flush).unwrap();
+    let report = &bench.devices.report(bench.clock.now())[0];
+    assert_eq!((report.read_count, report.read_bytes), (1, 4096));
+    assert_eq!((report.write_count, report.written_bytes), (2, 12_288));
+}
+
 fn file_of(path: &Path, bytes: u64) -> DeviceSpec {
     std::fs::File::create_new(path).unwrap().set_len(bytes).unwrap();
     DeviceSpec::plain(path)
