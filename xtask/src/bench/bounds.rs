@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::contender::Contender;
+use super::document::GIB;
 use super::fairness;
 use super::flushed;
 use super::forebay::Order;
@@ -15,7 +16,8 @@ use super::recovery;
 use super::report::Report;
 use super::sequential;
 use super::slow::Origin;
-use super::spread::Spread;
+use super::spread::{Spread, number};
+use super::takeover::Takeovers;
 
 /// Blocks of a batch from which on the bound on SSD bytes holds.
 const BATCH_BLOCKS_MIN: f64 = 8.0;
@@ -159,7 +161,15 @@ pub(super) fn judge(report: &Report) -> Vec<Bound> {
             Bound::new(work, Limit::AtLeast(0.9), "", measured)
         }));
     }
+    bounds.extend(report.takeovers.as_ref().map(takeover_bound));
     bounds
+}
+
+/// Of clients while another daemon takes over.
+fn takeover_bound(takeovers: &Takeovers) -> Bound {
+    let cached = number(takeovers.cached_bytes as f64 / GIB, 1);
+    let work = format!("takeover, {cached} GiB cached: longest time between two answers");
+    Bound::new(work, Limit::Below(200.0), " ms", takeovers.spread(|sample| sample.gap_ms))
 }
 
 /// Of reads that miss while writeback is under way, below the soft mark: of the mean, for writeback
