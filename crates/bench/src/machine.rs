@@ -84,10 +84,9 @@ impl Machine {
             format!("{} GiB", (machine.memory_bytes + gib / 2) / gib)
         };
         let clock = |machine: &Machine| machine.clock.map_or("none", Clock::name).to_owned();
-        let devices = |machine: &Machine| {
-            let devices = machine.devices.as_ref();
-            devices.map_or_else(|| "not known".to_owned(), DevicesFolder::to_string)
-        };
+        let or_unknown = |what: Option<String>| what.unwrap_or_else(|| "not known".to_owned());
+        let devices =
+            |machine: &Machine| or_unknown(machine.devices.as_ref().map(DevicesFolder::to_string));
         let mut pairs = vec![
             ("forebay", self.version.clone(), now.version.clone()),
             ("processors", self.processors.clone(), now.processors.clone()),
@@ -95,9 +94,10 @@ impl Machine {
             ("kernel", self.kernel.clone(), now.kernel.clone()),
             ("clock", clock(self), clock(now)),
         ];
-        let fio = |machine: &Machine| machine.fio.clone().unwrap_or_else(|| "not known".to_owned());
-        if self.is_other_fio(now, scope) {
-            pairs.push(("fio", fio(self), fio(now)));
+        // Virtual time has none.
+        let is_fio_known = self.fio.is_some() && now.fio.is_some();
+        if self.clock == now.clock && (is_fio_known || scope == Scope::OneFolder) {
+            pairs.push(("fio", or_unknown(self.fio.clone()), or_unknown(now.fio.clone())));
         }
         if self.are_devices_elsewhere(now, scope) {
             pairs.push(("devices", devices(self), devices(now)));
@@ -116,14 +116,5 @@ impl Machine {
             (Scope::TwoFolders, Some(there), Some(now)) => there.device != now.device,
             (Scope::TwoFolders, ..) => false,
         }
-    }
-
-    /// Whether another version of fio is there in `now`. Virtual time has none.
-    fn is_other_fio(&self, now: &Machine, scope: Scope) -> bool {
-        if self.clock != now.clock {
-            return false;
-        }
-        let is_known = self.fio.is_some() && now.fio.is_some();
-        (is_known || scope == Scope::OneFolder) && self.fio != now.fio
     }
 }

@@ -64,7 +64,7 @@ pub use shard::handle::{
 };
 pub use shard::status::{
     ConnectionReport, DeviceReport, ExportReport, LatencyReport, MemoryReport, Percentiles,
-    SetReport, ShardStatus, ShareReport,
+    SetReport, ShardStatus, ShareReport, Transfers,
 };
 pub use shard::{BareExport, MemoryOptions, ReadyMemory, Shard, ShardError, ShardOptions};
 pub use signature::FoundSignature;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::device_counts::admin_of_bare;
 use super::place::{CachePlace, Place};
@@ -34,10 +35,10 @@ pub(super) struct Daemon {
     counted_before: CacheCounts,
 }
 
-/// The parts of `forebay status --json` that are used.
+/// What `forebay status --json` prints, with the parts of a daemon's that are used.
 #[derive(Deserialize)]
-struct Report {
-    daemons: Vec<Status>,
+struct Report<T> {
+    daemons: Vec<T>,
 }
 
 #[derive(Deserialize)]
@@ -84,12 +85,30 @@ pub(super) fn uri(export: &str, socket: &Path) -> String {
 }
 
 /// The program to add arguments to, free of what the environment may say.
-pub(super) fn program(ground: &Ground<'_>) -> Command {
+fn program(ground: &Ground<'_>) -> Command {
     let mut command = Command::new(ground.program);
     for variable in ["FOREBAY_ADMIN", "FOREBAY_LOG", "NOTIFY_SOCKET"] {
         command.env_remove(variable);
     }
     command
+}
+
+/// The status of the daemon with this admin socket.
+pub(super) fn status_of<T: DeserializeOwned>(
+    ground: &Ground<'_>,
+    admin: &Path,
+) -> Result<T, RealError> {
+    let mut status = program(ground);
+    status.args(["status", "--json", "--admin"]).arg(admin);
+    parse_status(&output(&mut status)?)
+}
+
+/// The first daemon of a document.
+pub(super) fn parse_status<T: DeserializeOwned>(text: &str) -> Result<T, RealError> {
+    let report: Report<T> =
+        serde_json::from_str(text).map_err(|error| RealError::Status(error.to_string()))?;
+    let daemon = report.daemons.into_iter().next();
+    daemon.ok_or_else(|| RealError::Status("no daemon".to_owned()))
 }
 
 /// Serves a device without a cache, by its name in the plan.
@@ -135,7 +154,7 @@ impl Daemon {
             cpu_before_s: 0.0,
             counted_before: CacheCounts::default(),
         };
-        daemon.wait_until_it_serves(ground)?;
+        wait_until_it_serves(ground)?;
         for (key, value) in &forebay.set {
             let mut set = program(ground);
             set.arg("set").arg("--admin").arg(admin(ground));
@@ -164,7 +183,7 @@ impl Daemon {
         how(server)?;
         let server = serve(ground, &cache)?;
         let daemon = Daemon { server, cache, cpu_before_s, counted_before };
-        daemon.wait_until_it_serves(ground)?;
+        wait_until_it_serves(ground)?;
         Ok(daemon)
     }
 
@@ -185,7 +204,7 @@ impl Daemon {
 
     /// What it did so far, and holds now.
     pub(super) fn counts(&self, ground: &Ground<'_>) -> Result<CacheCounts, RealError> {
-        let Status { cache_set, exports, .. } = self.status(ground)?;
+        let Status { cache_set, exports, .. } = status_of(ground, &admin(ground))?;
         let export = exports.first().ok_or_else(|| RealError::Status("no export".to_owned()))?;
         let volume = &export.volume.counters;
         let before = self.counted_before;
@@ -201,25 +220,15 @@ impl Daemon {
             dirty_bytes: cache_set.dirty_bytes,
         })
     }
+}
 
-    fn status(&self, ground: &Ground<'_>) -> Result<Status, RealError> {
-        let mut status = program(ground);
-        status.arg("status").arg(&self.cache).arg("--json").arg("--admin").arg(admin(ground));
-        let text = output(&mut status)?;
-        let report: Report =
-            serde_json::from_str(&text).map_err(|error| RealError::Status(error.to_string()))?;
-        let mut daemons = report.daemons.into_iter();
-        daemons.next().ok_or_else(|| RealError::Status("no daemon".to_owned()))
+/// It takes connections before it has recovered.
+fn wait_until_it_serves(ground: &Ground<'_>) -> Result<(), RealError> {
+    while status_of::<Status>(ground, &admin(ground))?.state != "serving" {
+        ground.interrupt.check()?;
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
-
-    /// It takes connections before it has recovered.
-    fn wait_until_it_serves(&self, ground: &Ground<'_>) -> Result<(), RealError> {
-        while self.status(ground)?.state != "serving" {
-            ground.interrupt.check()?;
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 fn serve(ground: &Ground<'_>, cache: &Path) -> Result<Server, RealError> {

@@ -5,9 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::daemon::program;
-use super::server::output;
-use super::{Ground, RealError};
+use super::{Ground, RealError, daemon};
 use crate::result::DeviceCounts;
 
 /// A daemon, and what its devices are called in the plan.
@@ -21,12 +19,7 @@ pub(super) struct Counter {
     pub(super) cache: Option<String>,
 }
 
-/// The parts of `forebay status --json` that are used.
-#[derive(Deserialize)]
-struct Report {
-    daemons: Vec<Status>,
-}
-
+/// The parts of a daemon's status that are used.
 #[derive(Deserialize)]
 struct Status {
     devices: Vec<Device>,
@@ -50,16 +43,10 @@ impl Counter {
 
     /// What its devices were asked for since the daemon was started.
     pub(super) fn ask(&self, ground: &Ground<'_>) -> Result<Vec<DeviceCounts>, RealError> {
-        let mut status = program(ground);
-        status.args(["status", "--json", "--admin"]).arg(&self.admin);
-        self.parse(&output(&mut status)?)
+        Ok(self.named(daemon::status_of(ground, &self.admin)?))
     }
 
-    fn parse(&self, text: &str) -> Result<Vec<DeviceCounts>, RealError> {
-        let report: Report =
-            serde_json::from_str(text).map_err(|error| RealError::Status(error.to_string()))?;
-        let daemon = report.daemons.into_iter().next();
-        let daemon = daemon.ok_or_else(|| RealError::Status("no daemon".to_owned()))?;
+    fn named(&self, status: Status) -> Vec<DeviceCounts> {
         let counts = |device: Device| {
             let name = if device.is_cache { self.cache.as_ref()? } else { &self.origin };
             Some(DeviceCounts {
@@ -70,7 +57,7 @@ impl Counter {
                 written_bytes: device.written_bytes,
             })
         };
-        Ok(daemon.devices.into_iter().filter_map(counts).collect())
+        status.devices.into_iter().filter_map(counts).collect()
     }
 }
 
@@ -98,11 +85,11 @@ mod tests {
         let text = serde_json::json!({ "daemons": [
             { "devices": [device(true, 7), device(false, 3)] }
         ]});
-        let counts = counter.parse(&text.to_string()).unwrap();
+        let counts = counter.named(daemon::parse_status(&text.to_string()).unwrap());
         let found: Vec<_> =
             counts.iter().map(|count| (&*count.name, count.reads, count.read_bytes)).collect();
         assert_eq!(found, [("ssd", 7, 7 * 4096), ("disk", 3, 3 * 4096)]);
         assert_eq!((counts[1].writes, counts[1].written_bytes), (1, 512));
-        assert!(counter.parse("{\"daemons\": []}").is_err());
+        assert!(daemon::parse_status::<Status>("{\"daemons\": []}").is_err());
     }
 }

@@ -61,10 +61,10 @@ pub(crate) fn status(shard: &ShardStatus) -> Status {
                 oldest_ms: device.oldest_ms,
                 late_in_flight: device.late_in_flight,
                 late_count: device.late_count,
-                read_count: device.read_count,
-                read_bytes: device.read_bytes,
-                write_count: device.write_count,
-                written_bytes: device.written_bytes,
+                read_count: device.asked.read_count,
+                read_bytes: device.asked.read_bytes,
+                write_count: device.asked.write_count,
+                written_bytes: device.asked.written_bytes,
             })
             .collect(),
         payload_memory: PayloadMemory {

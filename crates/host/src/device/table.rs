@@ -25,7 +25,7 @@ use super::watch::{Watch, milliseconds_since};
 use crate::buffer_pool::BufferPool;
 use crate::probe::DeviceKind;
 use crate::ring::{FILE_SLOTS, FileHandle, Ring, Token};
-use crate::shard::status::DeviceReport;
+use crate::shard::status::{DeviceReport, Transfers};
 use crate::slab::Slab;
 use crate::slow_device::SlowDevice;
 
@@ -83,15 +83,6 @@ struct Attached {
     asked: Transfers,
     /// The best method that the device may know, by [`RangePurpose`].
     methods: [RangeMethod; RangePurpose::COUNT],
-}
-
-/// Reads and writes, begun since the device was opened.
-#[derive(Clone, Copy, Default)]
-struct Transfers {
-    read_count: u64,
-    read_bytes: u64,
-    write_count: u64,
-    written_bytes: u64,
 }
 
 impl Transfers {
@@ -354,10 +345,7 @@ impl DeviceTable {
                 oldest_ms: oldest.map_or(0, |started| milliseconds_since(now, started)),
                 late_in_flight: attached.late_in_flight,
                 late_count: attached.late_count,
-                read_count: attached.asked.read_count,
-                read_bytes: attached.asked.read_bytes,
-                write_count: attached.asked.write_count,
-                written_bytes: attached.asked.written_bytes,
+                asked: attached.asked,
             }
         };
         self.devices.iter().map(report).collect()

@@ -40,11 +40,18 @@ pub struct DeviceReport {
     pub late_in_flight: u32,
     /// Operations that lasted longer than the limit, ended or not, since the device was opened.
     pub late_count: u64,
-    /// Reads since the device was opened, also those that have not ended or failed.
+    /// What it was asked for.
+    pub asked: Transfers,
+}
+
+/// Reads and writes, begun since a device was opened; also those that have not ended, or failed.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Transfers {
+    /// Reads.
     pub read_count: u64,
     /// Bytes that they are of.
     pub read_bytes: u64,
-    /// Writes, likewise; discards and zeroes without payload are none.
+    /// Writes; discards and zeroes without payload are none.
     pub write_count: u64,
     /// Bytes that they are of.
     pub written_bytes: u64,
