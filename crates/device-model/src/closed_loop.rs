@@ -17,6 +17,15 @@ pub enum Pattern {
     Sequential,
 }
 
+/// The first prime from 2^64 over the golden ratio on (Knuth, TAOCP 3, 6.4: multiplicative hashing).
+const SCATTER: u128 = 0x9e37_79b9_7f4a_7c55;
+
+/// A permutation of the numbers below `count`: the factor is a prime and more than any count, so it
+/// has no factor in common with one, and nothing of the product is cut off.
+fn scatter(rank: u64, count: u64) -> u64 {
+    (u128::from(rank) * SCATTER % u128::from(count)) as u64
+}
+
 /// How likely each of many blocks is.
 pub struct Ranks {
     cumulative: Vec<f64>,
@@ -40,11 +49,10 @@ impl Ranks {
         Ranks { cumulative }
     }
 
-    /// An index below `count`, which is not zero. An odd factor scatters the ranks: a permutation,
-    /// for counts that are powers of two.
+    /// An index below `count`, which is not zero: each rank below it has one of its own.
     #[must_use]
     pub fn scattered(&self, random: &mut Random, count: u64) -> u64 {
-        self.sample(random).wrapping_mul(0x9e37_79b9_7f4a_7c15) % count
+        scatter(self.sample(random), count)
     }
 
     /// A rank from zero.
@@ -150,4 +158,19 @@ pub fn run(device: &mut ModelDevice, jobs: &mut [Job], warm_up_s: u64, duration_
     }
     latencies_ns.sort_unstable();
     Outcome { latencies_ns, duration_ns: end_ns - begin_ns }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_ranks_are_the_same_block() {
+        for count in [1, 10, 2560, 4096, 3 << 12, 51 << 8, 100_003] {
+            let mut is_met = alloc::vec![false; count as usize];
+            for rank in 0..count {
+                assert!(!core::mem::replace(&mut is_met[scatter(rank, count) as usize], true));
+            }
+        }
+    }
 }
