@@ -39,6 +39,15 @@ struct Series {
 struct Level {
     title: String,
     iops: f64,
+    /// From where on the axis to where it is said of; without, of all of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    span: Option<[f64; 2]>,
+}
+
+impl Level {
+    fn span(&self, seconds: usize) -> [f64; 2] {
+        self.span.unwrap_or([0.0, seconds as f64])
+    }
 }
 
 /// The data of the plan `zipf`, without what comes after its half hour: nothing happens any more.
@@ -72,30 +81,35 @@ fn of_summary(summary: &Value, command: String, phases_max: usize) -> anyhow::Re
         value[key].as_array().cloned().with_context(|| format!("no list {key}"))
     };
     let title = |value: &Value| value["title"].as_str().unwrap_or_default().to_owned();
-    let (mut caches, mut devices, mut shown) = (Vec::new(), Vec::new(), vec![Value::Null]);
+    let (mut caches, mut devices) = (Vec::new(), Vec::new());
+    // Where phases lie on the axis.
+    let mut spans = vec![(Value::Null, None)];
     for target in list(summary, "targets")? {
         let mut phases = list(&target, "phases")?;
         phases.truncate(phases_max);
-        shown.extend(phases.iter().map(|phase| phase["name"].clone()));
         let is_cache = phases.iter().any(|phase| !phase["cache_written_bytes"].is_null());
         if is_cache {
             let mut requests = Vec::new();
             for phase in &phases {
+                let from = requests.len() as f64;
                 let samples = list(phase, "samples")?;
                 requests.extend(samples.iter().filter_map(|sample| sample["requests"].as_u64()));
+                spans.push((phase["name"].clone(), Some([from, requests.len() as f64])));
             }
             caches.push(Series { title: title(&target), requests });
         } else if let Some(iops) = phases.first().and_then(|phase| phase["iops"]["median"].as_f64())
         {
-            devices.push(Level { title: title(&target), iops: iops.round() });
+            devices.push(Level { title: title(&target), iops: iops.round(), span: None });
         }
     }
-    let level = |entry: &Value| Some(Level { title: title(entry), iops: entry["iops"].as_f64()? });
+    let level = |entry: &Value| {
+        let (_, span) = spans.iter().find(|(phase, _)| *phase == entry["phase"])?;
+        Some(Level { title: title(entry), iops: entry["iops"].as_f64()?, span: *span })
+    };
     // Those of bare devices are what the models are fitted to.
     let is_cache = |level: &Level| !level.title.contains("alone");
-    let is_shown = |entry: &&Value| shown.contains(&entry["phase"]);
     let published = list(summary, "published")?;
-    let published = published.iter().filter(is_shown).filter_map(level).filter(is_cache).collect();
+    let published = published.iter().filter_map(level).filter(is_cache).collect();
     Ok(Experiment { command, caches, devices, published })
 }
 
@@ -140,12 +154,13 @@ fn draw(data: &str, title: &str) -> anyhow::Result<String> {
             .y_label_formatter(&|value| format!("{value:.0}"))
             .label_style(("sans-serif", 13))
             .draw()?;
-        let ends = |iops: f64| [(0.0, iops), (seconds as f64, iops)];
-        for Level { title, iops } in &experiment.published {
+        let ends = |level: &Level| level.span(seconds).map(|second| (second, level.iops));
+        for level in &experiment.published {
             let style = PUBLISHED.stroke_width(1);
-            chart.draw_series(DashedLineSeries::new(ends(*iops), 3, 4, style))?;
-            let at = (seconds as f64 * 0.35, *iops);
-            let label = format!("published: {title}, {iops:.0}");
+            chart.draw_series(DashedLineSeries::new(ends(level), 3, 4, style))?;
+            let [from, to] = level.span(seconds);
+            let at = (from + (to - from) * 0.35, level.iops);
+            let label = format!("published: {}, {:.0}", level.title, level.iops);
             chart.draw_series([Text::new(label, at, ("sans-serif", 11).into_font())])?;
         }
         let styles = COLOURS.into_iter().cycle();
@@ -162,7 +177,7 @@ fn draw(data: &str, title: &str) -> anyhow::Result<String> {
         for (level, colour) in experiment.devices.iter().zip(styles.skip(2)) {
             let style = colour.stroke_width(1);
             chart
-                .draw_series(DashedLineSeries::new(ends(level.iops), 8, 4, style))?
+                .draw_series(DashedLineSeries::new(ends(level), 8, 4, style))?
                 .label(level.title.as_str())
                 .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
         }
@@ -195,6 +210,7 @@ mod tests {
                     {"name": "c", "cache_written_bytes": null, "samples": [{"requests": 9}]}]}],
             "published": [
                 {"title": "SSD alone", "iops": 5.0}, {"title": "other", "iops": 6.0},
+                {"title": "then", "iops": 6.5, "phase": "b"},
                 {"title": "later", "iops": 7.0, "phase": "c"}, {"title": "time", "iops": null}]});
         let experiment = of_summary(&summary, "a command".to_owned(), 2).expect("a summary");
         let data = serde_json::to_string(&experiment).expect("JSON");
@@ -202,7 +218,8 @@ mod tests {
             data,
             "{\"command\":\"a command\",\"caches\":[{\"title\":\"cache\",\"requests\":[7,8]}],\
              \"devices\":[{\"title\":\"disk\",\"iops\":100.0}],\
-             \"published\":[{\"title\":\"other\",\"iops\":6.0}]}"
+             \"published\":[{\"title\":\"other\",\"iops\":6.0},\
+             {\"title\":\"then\",\"iops\":6.5,\"span\":[1.0,2.0]}]}"
         );
         let text = draw_zipf(&data).expect("it can be drawn");
         for word in ["cache", "disk", "published: other, 6"] {
