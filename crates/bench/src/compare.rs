@@ -333,7 +333,7 @@ amount = "2M"
         let phases = [1024, 2048].map(|requests| vec![phase("timed", 128.0, requests)]);
         let (summary, _) = summary_of(phases.into_iter());
         let origin = summary.targets[0].phases[0].origin_bytes_a_request;
-        assert_eq!(origin, Some(spread(1536.0, 1536.0, 3072.0)));
+        assert_eq!(origin, Some(spread(1536.0, 2304.0, 3072.0)));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::result::{
 /// The values of all repetitions.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Spread {
-    /// The one in the middle; the lower of two.
+    /// The one in the middle; of an even number, the mean of the two there.
     pub median: f64,
     /// The smallest.
     pub min: f64,
@@ -27,7 +27,12 @@ impl Spread {
         let mut values: Vec<f64> = values.collect();
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
-        Some(Spread { median: values[(values.len() - 1) / 2], min, max })
+        let upper = values.len() / 2;
+        let median = match values.len() % 2 {
+            1 => values[upper],
+            _ => f64::midpoint(values[upper - 1], values[upper]),
+        };
+        Some(Spread { median, min, max })
     }
 }
 
@@ -260,7 +265,7 @@ mod tests {
         let spread = Spread::of([3.0, 1.0, 2.0].into_iter());
         assert_eq!(spread, Some(Spread { median: 2.0, min: 1.0, max: 3.0 }));
         let spread = Spread::of([4.0, 1.0].into_iter());
-        assert_eq!(spread, Some(Spread { median: 1.0, min: 1.0, max: 4.0 }));
+        assert_eq!(spread, Some(Spread { median: 2.5, min: 1.0, max: 4.0 }));
         assert_eq!(Spread::of(std::iter::empty()), None);
     }
 }

@@ -85,7 +85,7 @@ impl Bound {
             Some(spread) if limit.holds(spread.median) => Verdict::Met,
             Some(_) => Verdict::Missed,
         };
-        Bound { work, bound: limit.text(unit), measured: text(measured, unit), verdict }
+        Bound { work, bound: limit.text(unit), measured: text(measured, 2, unit), verdict }
     }
 
     /// A bound that somebody else has judged.
@@ -95,12 +95,15 @@ impl Bound {
         value: Option<f64>,
         verdict: Verdict,
     ) -> Bound {
-        Bound { work, bound: limit.text(""), measured: text(Spread::of(value), ""), verdict }
+        // To as many places as reports have, so that it is seen on which side of a limit it is.
+        let decimals = if value.is_some_and(|value| value.abs() < 10.0) { 3 } else { 2 };
+        let measured = text(Spread::of(value), decimals, "");
+        Bound { work, bound: limit.text(""), measured, verdict }
     }
 }
 
-fn text(measured: Option<Spread>, unit: &str) -> String {
-    measured.map_or_else(|| "–".to_owned(), |spread| spread.text(2) + unit)
+fn text(measured: Option<Spread>, decimals: usize, unit: &str) -> String {
+    measured.map_or_else(|| "–".to_owned(), |spread| spread.text(decimals) + unit)
 }
 
 /// All bounds that the parts of `report` say something of.

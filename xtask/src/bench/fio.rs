@@ -134,8 +134,18 @@ pub(super) fn run_with_timeline(job: &Job, uri: &str, folder: &Path) -> anyhow::
     let path = folder.join("timeline_iops.1.log");
     let log = std::fs::read_to_string(&path)
         .with_context(|| format!("cannot read {}", path.display()))?;
-    let per_second = per_second(&log, figures.seconds as usize)?;
+    let mut per_second = per_second(&log, figures.seconds as usize)?;
+    complete_last(&mut per_second, figures.requests);
     Ok(Timeline { figures, per_second })
+}
+
+/// fio may end before it writes the line of the last second: what the log leaves out of all
+/// requests was completed then.
+fn complete_last(per_second: &mut [f64], requests: u64) {
+    let logged: f64 = per_second.iter().sum();
+    if let Some(last) = per_second.last_mut().filter(|last| **last == 0.0) {
+        *last = (requests as f64 - logged).max(0.0);
+    }
 }
 
 /// Sums fio's log of averages over a second: time in ms, requests a second, direction, ... A second
@@ -353,6 +363,19 @@ mod tests {
         let log = "1000, 50, 0, 4096, 0, 0\n1000, 20, 1, 4096, 0, 0\n3000, 7, 1, 4096, 0, 0\n";
         assert_eq!(per_second(log, 4).expect("it is whole"), [70.0, 0.0, 7.0, 0.0]);
         assert!(per_second("1000, x", 4).is_err());
+    }
+
+    #[test]
+    fn the_last_second_has_what_the_log_leaves_out() {
+        for (logged, requests, last) in [
+            ([40.0, 0.0, 0.0], 81, 41.0),
+            ([40.0, 38.0, 7.0], 119, 7.0),
+            ([40.0, 1.0, 0.0], 40, 0.0),
+        ] {
+            let mut per_second = logged;
+            complete_last(&mut per_second, requests);
+            assert_eq!(per_second[2], last, "{logged:?}");
+        }
     }
 
     #[test]

@@ -93,6 +93,16 @@ fn program(ground: &Ground<'_>) -> Command {
     command
 }
 
+/// `forebay serve` to add arguments to.
+fn server(ground: &Ground<'_>) -> Command {
+    let mut command = program(ground);
+    command.arg("serve");
+    if ground.ends_daemons {
+        command.arg("--exit-with-parent");
+    }
+    command
+}
+
 /// The status of the daemon with this admin socket.
 pub(super) fn status_of<T: DeserializeOwned>(
     ground: &Ground<'_>,
@@ -118,8 +128,8 @@ pub(super) fn serve_bare(
     place: &Place,
 ) -> Result<(Server, String), RealError> {
     let socket = ground.sockets.join(format!("bare-{device}"));
-    let mut command = program(ground);
-    command.arg("serve").arg("--bare").arg(format!("{VOLUME}={}", place.spec));
+    let mut command = server(ground);
+    command.arg("--bare").arg(format!("{VOLUME}={}", place.spec));
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command.arg("--admin").arg(admin_of_bare(ground, device));
     let log = ground.folder.join(format!("bare-{device}.log"));
@@ -233,8 +243,8 @@ fn wait_until_it_serves(ground: &Ground<'_>) -> Result<(), RealError> {
 
 fn serve(ground: &Ground<'_>, cache: &Path) -> Result<Server, RealError> {
     let socket = socket(ground);
-    let mut command = program(ground);
-    command.arg("serve").arg(cache);
+    let mut command = server(ground);
+    command.arg(cache);
     command.arg("--nbd").arg(format!("unix:{}", socket.display()));
     command.arg("--admin").arg(admin(ground));
     command.arg("--state-dir").arg(ground.folder.join("state"));

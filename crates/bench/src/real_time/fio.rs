@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use hdrhistogram::Histogram;
 use serde::Deserialize;
 
-use super::{RealError, whole_seconds};
+use super::{LATE_S, RealError, whole_seconds};
 use crate::plan::{Job, Pattern, Phase, Work};
 use crate::result::{JobResult, Latency};
 
@@ -121,6 +121,13 @@ struct Client {
     bytes: u64,
 }
 
+impl Client {
+    /// That have ended.
+    fn requests(&self) -> u64 {
+        self.reads.len() + self.writes.len()
+    }
+}
+
 /// The parts of fio's JSON that are used.
 #[derive(Deserialize)]
 struct Document {
@@ -167,23 +174,26 @@ impl Seen {
     pub(super) fn add(&mut self, folder: &Path, phase: &Phase) -> Result<f64, RealError> {
         let path = folder.join(OUTPUT);
         let text = std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
-        let before = self.requests();
-        let seconds = self.add_document(&text)?;
+        let before: Vec<u64> = self.clients.iter().map(Client::requests).collect();
+        let lasted_s = self.add_document(&text)?;
+        let seconds = lasted_s.iter().copied().fold(0.0, f64::max);
         let mut per_second = vec![0; whole_seconds(phase, seconds)];
-        for number in 1..=self.clients.len() {
-            let path = folder.join(format!("{LOG}_iops.{number}.log"));
+        for (index, client) in self.clients.iter().enumerate() {
+            let path = folder.join(format!("{LOG}_iops.{}.log", index + 1));
             let log =
                 std::fs::read_to_string(&path).map_err(|error| RealError::file(&path, error))?;
-            add_log(&log, &mut per_second)?;
+            let mut own = vec![0; per_second.len()];
+            add_log(&log, &mut own)?;
+            complete_last(&mut own, client.requests() - before[index], lasted_s[index]);
+            per_second.iter_mut().zip(own).for_each(|(sum, requests)| *sum += requests);
             std::fs::remove_file(&path).map_err(|error| RealError::file(&path, error))?;
         }
-        complete_last(&mut per_second, self.requests() - before);
         self.per_second.extend(per_second);
         Ok(seconds)
     }
 
-    /// Adds the figures of a document of fio, and returns how long it took.
-    fn add_document(&mut self, text: &str) -> Result<f64, RealError> {
+    /// Adds the figures of a document of fio, and returns how long each client took, in seconds.
+    fn add_document(&mut self, text: &str) -> Result<Vec<f64>, RealError> {
         let unknown = |what: &str| RealError::Fio(what.to_owned());
         // Notes may stand before the document.
         let start = text.find('{').ok_or_else(|| unknown("fio printed no JSON"))?;
@@ -192,17 +202,18 @@ impl Seen {
         if document.jobs.len() != self.clients.len() {
             return Err(unknown("fio did not run all jobs"));
         }
-        let mut longest_ms = 0;
+        let mut lasted_s = Vec::new();
         for (client, entry) in self.clients.iter_mut().zip(&document.jobs) {
             if entry.error != 0 {
                 let error = std::io::Error::from_raw_os_error(entry.error as i32);
                 return Err(RealError::Fio(format!("job {}: {error}", client.name)));
             }
+            let longest_ms = entry.read.runtime.max(entry.write.runtime);
+            lasted_s.push(longest_ms as f64 / 1e3);
             for (direction, histogram) in
                 [(&entry.read, &mut client.reads), (&entry.write, &mut client.writes)]
             {
                 client.bytes += direction.io_bytes;
-                longest_ms = longest_ms.max(direction.runtime);
                 for (key, count) in &direction.lat_ns.bins {
                     let nanoseconds = key
                         .parse()
@@ -212,12 +223,7 @@ impl Seen {
                 }
             }
         }
-        Ok(longest_ms as f64 / 1e3)
-    }
-
-    /// Requests of all clients that have ended.
-    fn requests(&self) -> u64 {
-        self.clients.iter().map(|client| client.reads.len() + client.writes.len()).sum()
+        Ok(lasted_s)
     }
 
     /// What each client saw.
@@ -253,11 +259,14 @@ fn add_log(log: &str, per_second: &mut [u64]) -> Result<(), RealError> {
     Ok(())
 }
 
-/// fio may end before it writes the line of the last second: what the log leaves out of all
-/// requests ended then.
-fn complete_last(per_second: &mut [u64], requests: u64) {
+/// fio writes no line of the second in which a client ends, and none of the one before if it ends a
+/// moment after: what the log of a client that took so many seconds leaves out of its requests ended
+/// then.
+fn complete_last(per_second: &mut [u64], requests: u64, seconds: f64) {
     let logged: u64 = per_second.iter().sum();
-    if let Some(last) = per_second.last_mut().filter(|last| **last == 0) {
+    let last = ((seconds - LATE_S).ceil() as usize).min(per_second.len());
+    let last = last.checked_sub(1).and_then(|last| per_second.get_mut(last));
+    if let Some(last) = last.filter(|last| **last == 0) {
         *last = requests.saturating_sub(logged);
     }
 }
@@ -356,10 +365,12 @@ mod tests {
             }
             seconds += seen.add(folder.path(), &phase()).unwrap();
         }
-        assert_eq!((seconds, &seen.per_second[..]), (5.2, &[15, 21, 0, 15, 21, 0][..]));
-        // Answers that come after the time of the phase have no second of their own.
+        assert_eq!((seconds, &seen.per_second[..]), (5.2, &[15, 21, 15, 21][..]));
+        // Neither answers that come after the time of the phase have a second of their own, nor
+        // what is left of one.
         let short = Phase { seconds: Some(2), ..phase() };
-        assert_eq!((whole_seconds(&short, 3.4), whole_seconds(&short, 1.6)), (2, 2));
+        let whole = [3.4, 1.98, 1.6, 0.5].map(|seconds| whole_seconds(&short, seconds));
+        assert_eq!(whole, [2, 2, 1, 0]);
         let jobs = seen.jobs();
         assert_eq!((jobs[0].name.as_str(), jobs[0].reads, jobs[0].bytes), ("reads 1", 4, 16384));
         let mean_us = jobs[0].read_latency.as_ref().unwrap().mean_us;
@@ -369,15 +380,24 @@ mod tests {
 
     #[test]
     fn the_last_second_has_what_the_log_leaves_out() {
-        for (logged, requests, last) in [([40, 38, 0], 119, 41), ([40, 38, 7], 119, 7)] {
+        for (logged, requests, seconds, expected) in [
+            ([40, 38, 0], 119, 3.0, [40, 38, 41]),
+            ([40, 38, 0], 119, 3.02, [40, 38, 41]),
+            ([40, 38, 0], 119, 2.98, [40, 38, 41]),
+            ([40, 38, 7], 119, 3.0, [40, 38, 7]),
+            // The last answers come when the time of the phase is over.
+            ([40, 38, 0], 119, 5.1, [40, 38, 41]),
+            // It has nothing more to do, and others have.
+            ([40, 0, 0], 60, 1.5, [40, 20, 0]),
+            // A part of a second that is not shown.
+            ([40, 38, 7], 90, 3.6, [40, 38, 7]),
+            ([40, 38, 0], 78, 3.0, [40, 38, 0]),
+        ] {
             let mut per_second = logged;
-            complete_last(&mut per_second, requests);
-            assert_eq!(per_second, [40, 38, last]);
+            complete_last(&mut per_second, requests, seconds);
+            assert_eq!(per_second, expected, "{seconds} s");
         }
-        let mut stalled = [40, 0];
-        complete_last(&mut stalled, 40);
-        assert_eq!(stalled, [40, 0]);
-        complete_last(&mut [], 0);
+        complete_last(&mut [], 0, 0.3);
     }
 
     #[test]

@@ -149,6 +149,9 @@ pub struct Ground<'a> {
     pub may_overwrite: &'a [String],
     /// Ends it early.
     pub interrupt: &'a Interrupt,
+    /// Whether our daemons end with this process, however that ends. Not if a file system is on
+    /// them, which is for the operator to unmount.
+    pub ends_daemons: bool,
 }
 
 /// Measures a target once. `at_second` hears of each phase that begins, and of each second that has
@@ -198,11 +201,15 @@ pub fn run(
     })
 }
 
-/// Seconds that have samples, of a phase that took so long. fio ends some milliseconds late, on a
-/// slow machine many, and that is no second more; nor is the time that it waits for the last
-/// answers when that of the phase is over.
+/// By so much fio may end before or after a second is over that it worked all of. Chosen: it is some
+/// milliseconds.
+const LATE_S: f64 = 0.05;
+
+/// Seconds that have samples, of a phase that took so long: a part of a second, in the end, would
+/// look like a slow one. The time that fio waits for the last answers when that of the phase is over
+/// has none.
 fn whole_seconds(phase: &Phase, seconds: f64) -> usize {
-    let whole = seconds.round().max(1.0) as usize;
+    let whole = (seconds + LATE_S) as usize;
     phase.seconds.map_or(whole, |most| whole.min(most as usize))
 }
 
@@ -470,6 +477,7 @@ impl<'a> Ground<'a> {
     /// With no program to run.
     fn of_test(folder: &'a Path, interrupt: &'a Interrupt) -> Ground<'a> {
         let program = Path::new("/nonexistent/forebay");
-        Ground { program, folder, sockets: folder, may_overwrite: &[], interrupt }
+        let ends_daemons = true;
+        Ground { program, folder, sockets: folder, may_overwrite: &[], interrupt, ends_daemons }
     }
 }

@@ -24,7 +24,7 @@ pub(super) struct Service {
     /// Those of our daemons that serve devices of the target.
     counters: Vec<Counter>,
     /// Servers of slow devices that somebody else's server needs. They end after it.
-    _devices: Vec<Server>,
+    devices: Vec<Server>,
 }
 
 enum Kind {
@@ -61,7 +61,7 @@ impl Service {
             served,
             is_cpu_of_machine: plan.is_cpu_of_machine,
             counters: Vec::new(),
-            _devices: Vec::new(),
+            devices: Vec::new(),
         };
         if let Some(name) = &target.device {
             let place = places.device(name)?;
@@ -113,7 +113,7 @@ impl Service {
         let log = ground.folder.join("other.log");
         let server = Server::start(command, Ready::Socket(&socket), &log, ground.interrupt)?;
         let Words { counters, devices, .. } = words;
-        Ok(Service { counters, _devices: devices, ..service(Kind::Server(server), served) })
+        Ok(Service { counters, devices, ..service(Kind::Server(server), served) })
     }
 
     /// Where requests go: to the target, or to a file on the file system that is on it.
@@ -174,15 +174,18 @@ impl Service {
         }
     }
 
-    /// Processor time of what serves, or of the whole machine if the plan wants that, so far, in
-    /// seconds.
+    /// Processor time of what serves, with its devices if these are served, or of the whole machine
+    /// if the plan wants that, so far, in seconds.
     pub(super) fn cpu_s(&self) -> Result<f64, RealError> {
         if self.is_cpu_of_machine {
             return machine_cpu_s();
         }
         match &self.kind {
             Kind::Device | Kind::Elsewhere => Ok(0.0),
-            Kind::Server(server) => server.cpu_s(),
+            // What makes its device slow is in ours, too.
+            Kind::Server(server) => {
+                self.devices.iter().try_fold(server.cpu_s()?, |sum, own| Ok(sum + own.cpu_s()?))
+            }
             Kind::Forebay(daemon) => daemon.as_ref().expect("it was begun").cpu_s(),
         }
     }

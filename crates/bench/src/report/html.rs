@@ -19,7 +19,7 @@ use super::page::{Content, escaped, filled, prose};
 use super::{markdown, verdicts, work};
 use crate::bounds::{Judged, Verdict};
 use crate::machine::Machine;
-use crate::plan::{Clock, Plan, Published};
+use crate::plan::{Clock, Phase, Plan, Published, Work};
 use crate::result::{PERCENTILES, Sample};
 use crate::size;
 use crate::summary::{FIRST_SECONDS, PhaseSummary, Spread, Summary, TargetSummary};
@@ -104,6 +104,9 @@ struct ShownPhase<'a> {
     name: &'a str,
     #[serde(skip)]
     occurrence: usize,
+    /// What its jobs do, `None` if they do not all do the same: rates stand beside those of others
+    /// of the same.
+    kind: Option<Work>,
     /// Of every phase of the plan that it stands for.
     work: Vec<Vec<String>>,
 }
@@ -128,6 +131,7 @@ fn shown_phases<'a>(plan: &'a Plan, summary: &Summary) -> Vec<ShownPhase<'a>> {
                     shown.push(ShownPhase {
                         name: &phase.name,
                         occurrence,
+                        kind: kind(phase),
                         work: vec![words.clone()],
                     });
                 }
@@ -139,6 +143,12 @@ fn shown_phases<'a>(plan: &'a Plan, summary: &Summary) -> Vec<ShownPhase<'a>> {
         measured.iter().flatten().any(|found| *found == (phase.name, phase.occurrence))
     });
     shown
+}
+
+/// What all jobs of a phase do.
+fn kind(phase: &Phase) -> Option<Work> {
+    let first = phase.jobs.first()?.work;
+    phase.jobs.iter().all(|job| job.work == first).then_some(first)
 }
 
 /// The phases of a target by name, and the how-manieth of that name each is, from zero.

@@ -76,11 +76,13 @@
   };
 
   // What a figure of a target is drawn from: the chosen phase. A rate may be of another phase, if
-  // it is the only one of its target, which is said: a bare device that is measured for a minute
-  // stands beside caches that take half an hour.
+  // it is the only one of its target and its jobs do the same, which is said: a bare device that is
+  // measured for a minute stands beside caches that take half an hour.
   const RATES = ["iops", "first_iops", "last_iops"];
   const barRows = (field) => targets.flatMap((target, index) => {
-    const only = target.phases.length === 1 && RATES.includes(field) ? target.phases[0] : undefined;
+    const only = target.phases.length === 1 && RATES.includes(field)
+      ? target.phases.find((phase) => phases[phase.place].kind === phases[shownPhase].kind)
+      : undefined;
     const phase = target.phases.find((phase) => phase.place === shownPhase) || only;
     if (!phase || !phase[field]) return [];
     const series = look(index);

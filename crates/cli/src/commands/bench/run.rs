@@ -208,13 +208,14 @@ impl Grounds {
         Ok(Grounds { program, devices, sockets, may_overwrite, interrupt })
     }
 
-    fn ground(&self) -> Ground<'_> {
+    fn ground(&self, plan: &Plan) -> Ground<'_> {
         Ground {
             program: &self.program,
             folder: self.devices.path(),
             sockets: self.sockets.path(),
             may_overwrite: &self.may_overwrite,
             interrupt: &self.interrupt,
+            ends_daemons: plan.file_system.is_none(),
         }
     }
 }
@@ -259,7 +260,7 @@ impl Run<'_> {
         let result = match grounds {
             None => in_virtual_time(plan, target, repetition, &mut at_second),
             Some(grounds) => {
-                let ground = grounds.ground();
+                let ground = grounds.ground(plan);
                 real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
                     match error {
                         RealError::Interrupted => Missing::Interrupted,
