@@ -252,20 +252,19 @@ pub fn open_without_cache(
     options: &SetOptions,
 ) -> Result<Vec<BareExport>, SetError> {
     let state_file = StateFile::of_set(&options.state_directory, set_id);
-    let Some(mut state) = state_file.load()? else {
-        return Err(SetError::UnknownSet { set_id: set_id_text(set_id) });
+    let load = || -> Result<HostState, SetError> {
+        let Some(state) = state_file.load()? else {
+            return Err(SetError::UnknownSet { set_id: set_id_text(set_id) });
+        };
+        let is_lost =
+            |volume: &&VolumeMark| volume.dirty_possible && !accepted_losses.contains(&volume.name);
+        let volumes: Vec<String> =
+            state.volumes.iter().filter(is_lost).map(|volume| volume.name.clone()).collect();
+        if volumes.is_empty() { Ok(state) } else { Err(SetError::DirtyPossible { volumes }) }
     };
-    let volumes: Vec<String> = state
-        .volumes
-        .iter()
-        .filter(|volume| volume.dirty_possible && !accepted_losses.contains(&volume.name))
-        .map(|volume| volume.name.clone())
-        .collect();
-    if !volumes.is_empty() {
-        return Err(SetError::DirtyPossible { volumes });
-    }
     let mut exports = Vec::new();
-    for volume in &mut state.volumes {
+    let mut opened = Vec::new();
+    for volume in load()?.volumes {
         let device = open_origin(&volume.origin, (0, volume.logical_block_bytes))
             .map_err(|source| SetError::Origin { volume: volume.name.clone(), source })?;
         exports.push(BareExport {
@@ -274,10 +273,17 @@ pub fn open_without_cache(
             access: Access::ReadWrite,
             identity: volume_identity(set_id, volume.id),
         });
+        opened.push(volume.id);
+    }
+    // Nobody else has these origins from now on. What a daemon that had them has said of them,
+    // until it ended, counts.
+    let lock = state_file.lock()?;
+    let mut state = load()?;
+    for volume in state.volumes.iter_mut().filter(|volume| opened.contains(&volume.id)) {
         volume.served_without_cache = true;
         volume.dirty_possible = false;
     }
-    state_file.save(&state)?;
+    state_file.replace(&lock, &state)?;
     Ok(exports)
 }
 

@@ -6,16 +6,21 @@
 //! renamed, and the directory synced, so that a crash leaves the old or the new content and never a
 //! mix.
 //!
+//! A daemon and one that serves a set without its cache may both save; a lock of the directory
+//! keeps them apart, and each looks first at what the other one has said.
+//!
 //! Saving is synchronous and takes as long as two flushes of the disk below. The loop waits for it:
 //! it happens when a volume begins to be dirty and when the table changes, not with requests.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use forebay_engine::format::SetId;
 use forebay_engine::options::{CacheMode, HostMark};
 use forebay_engine::units::VolumeId;
+use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -23,6 +28,10 @@ use thiserror::Error;
 const STATE_VERSION: u32 = 1;
 /// Longest state file that is read: far more than all slots of a volume table need.
 const STATE_BYTES_MAX: u64 = 1 << 20;
+/// How often, and after what pause each, the lock for saving is tried: longer than the flushes of
+/// another process take, and not so long that the loop could not wait for it.
+const LOCK_TRIES_MAX: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// What is remembered of a cache set.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -183,6 +192,12 @@ impl HostState {
     }
 }
 
+/// One process at a time saves states of a directory. Given back when it is dropped.
+#[derive(Debug)]
+pub(crate) struct StateLock {
+    directory: File,
+}
+
 /// Where a set's state is kept.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StateFile {
@@ -242,8 +257,34 @@ impl StateFile {
     /// # Errors
     /// If any step fails; the old content then stands, or the new one, whole.
     pub fn save(&self, state: &HostState) -> Result<(), StateFileError> {
-        let directory = self.path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(directory).map_err(|source| self.failed("create", source))?;
+        self.replace(&self.lock()?, state)
+    }
+
+    /// Keeps other processes from saving, so that what is loaded now holds until it is replaced.
+    ///
+    /// # Errors
+    /// If another process does not end its own, or the directory cannot be opened.
+    pub(crate) fn lock(&self) -> Result<StateLock, StateFileError> {
+        let failed = |source| self.failed("lock", source);
+        fs::create_dir_all(self.directory()).map_err(|source| self.failed("create", source))?;
+        let directory = File::open(self.directory()).map_err(failed)?;
+        let mut tries = 1;
+        while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK || tries == LOCK_TRIES_MAX {
+                return Err(failed(error.into()));
+            }
+            tries += 1;
+            std::thread::sleep(LOCK_PAUSE);
+        }
+        Ok(StateLock { directory })
+    }
+
+    /// As [`StateFile::save`], by who has the lock.
+    pub(crate) fn replace(
+        &self,
+        lock: &StateLock,
+        state: &HostState,
+    ) -> Result<(), StateFileError> {
         let temporary = self.path.with_extension("json.new");
         let mut bytes = serde_json::to_vec_pretty(state)
             .map_err(|source| StateFileError::Content { path: self.path.clone(), source })?;
@@ -253,8 +294,11 @@ impl StateFile {
         // The content must be there before the name is: a rename may be durable first otherwise.
         file.sync_all().map_err(|source| self.failed("sync", source))?;
         fs::rename(&temporary, &self.path).map_err(|source| self.failed("rename", source))?;
-        let directory = File::open(directory).map_err(|source| self.failed("sync", source))?;
-        directory.sync_all().map_err(|source| self.failed("sync", source))
+        lock.directory.sync_all().map_err(|source| self.failed("sync", source))
+    }
+
+    fn directory(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("/"))
     }
 
     /// Removes it, durably.
@@ -265,12 +309,9 @@ impl StateFile {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(source) => Err(self.failed("remove", source)),
-            Ok(()) => {
-                let directory = self.path.parent().unwrap_or(Path::new("/"));
-                File::open(directory)
-                    .and_then(|directory| directory.sync_all())
-                    .map_err(|source| self.failed("sync", source))
-            }
+            Ok(()) => File::open(self.directory())
+                .and_then(|directory| directory.sync_all())
+                .map_err(|source| self.failed("sync", source)),
         }
     }
 
@@ -401,6 +442,18 @@ mod tests {
         newer.volumes[0].dirty_possible = false;
         assert!(matches!(file.save(&newer), Err(StateFileError::Io { what: "write", .. })));
         assert_eq!(file.load().unwrap(), Some(example()));
+    }
+
+    #[test]
+    fn one_process_at_a_time_saves() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::of_set(directory.path(), &[0xab; 16]);
+        let lock = file.lock().unwrap();
+        assert!(matches!(file.save(&example()), Err(StateFileError::Io { what: "lock", .. })));
+        assert_eq!(file.load().unwrap(), None);
+        file.replace(&lock, &example()).unwrap();
+        drop(lock);
+        file.save(&example()).unwrap();
     }
 
     #[test]

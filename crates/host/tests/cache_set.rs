@@ -238,6 +238,34 @@ fn without_its_cache_device_a_set_is_served_only_if_the_loss_is_accepted() {
     assert!(!place.mark("home").served_without_cache);
 }
 
+/// A daemon that has the cache device knows nothing of it, and must not say that it was not so.
+#[test]
+fn a_daemon_does_not_forget_that_another_one_served_without_the_cache() {
+    let (place, mut content) = dirty_set();
+    std::fs::rename(place.path("origin"), place.path("elsewhere")).unwrap();
+    let server = place.serve();
+    std::fs::rename(place.path("elsewhere"), place.path("origin")).unwrap();
+    let exports = open_without_cache(&SET_ID, &["home".to_owned()], &place.options()).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let without = Server::start(other.path(), None, exports);
+    let mut client = RawClient::connect(&without.socket, "home");
+    client.write(0, &[0x12; 512]).unwrap();
+    client.write(8192, &[0x34; 4096]).unwrap();
+    drop(client);
+    without.stop().unwrap();
+    // It saves what it knows.
+    filled_file(&place.path("second"), MIB);
+    attach(&server, "second", &place.path("second"), CacheMode::Writethrough);
+    server.stop().unwrap();
+    assert!(place.mark("home").served_without_cache);
+    let server = place.serve();
+    let mut client = RawClient::connect(&server.socket, "home");
+    content[..512].fill(0x12);
+    content[8192..12288].fill(0x34);
+    assert!(client.read(0, 2 << 20).unwrap() == content[..2 * MIB]);
+    server.stop().unwrap();
+}
+
 #[test]
 fn either_place_of_the_superblock_is_enough() {
     use std::os::unix::fs::FileExt;

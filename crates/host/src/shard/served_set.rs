@@ -388,9 +388,32 @@ impl ServedSet {
         self.engine.volume_ids().find(|(other, _)| *other == slot).map(|(_, id)| id)
     }
 
+    /// Takes over what the file says of volumes whose origins are not open here: another process
+    /// may have served them without their cache (rule 10), and what is remembered here is older.
+    fn adopt_marks(&mut self, found: &HostState) {
+        let slots = self.engine.superblock().slots();
+        let is_away = |(slot, volume): (VolumeSlot, &Volume)| {
+            self.origin(slot).is_none().then_some(volume.id)
+        };
+        let away: Vec<VolumeId> = slots.filter_map(is_away).collect();
+        for id in away {
+            let mark = found.volume(id).filter(|mark| mark.served_without_cache);
+            if let (Some(mark), Some(own)) = (mark, self.state.volume_mut(id)) {
+                own.served_without_cache = true;
+                own.dirty_possible = mark.dirty_possible;
+            }
+        }
+    }
+
     fn save_state(&mut self, now: Time) {
         self.refresh_state();
-        match self.state_file.save(&self.state) {
+        let saved = self.state_file.lock().and_then(|lock| {
+            if let Ok(Some(found)) = self.state_file.load() {
+                self.adopt_marks(&found);
+            }
+            self.state_file.replace(&lock, &self.state)
+        });
+        match saved {
             Ok(()) => {
                 self.save_at = None;
                 self.is_state_changed = false;
