@@ -245,6 +245,42 @@ fn what_lies_beyond_the_end_is_refused_and_the_connection_goes_on() {
     server.stop().unwrap();
 }
 
+/// Who reads no replies is not read any more, whatever the requests are.
+#[test]
+fn requests_that_are_refused_come_to_a_bound_too() {
+    use std::io::ErrorKind;
+    const BYTES_MAX: usize = 64 * MIB;
+    let disk = Disk::new(MIB);
+    let server = disk.serve();
+    let mut client = RawClient::connect(&server.socket, "disk");
+    client.stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+    let header = RawClient::header(99, 5, 0, 0);
+    let many = header.repeat(64);
+    let mut sent = 0;
+    let stopped = loop {
+        // A part of a header may be left; the server waits for the rest of it.
+        match client.stream.write(&many[sent % header.len()..]) {
+            Ok(bytes) if sent < BYTES_MAX => sent += bytes,
+            Ok(_) => break false,
+            Err(error) => {
+                break matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut);
+            }
+        }
+    };
+    assert!(stopped, "{sent} bytes were taken");
+    let whole = sent.div_ceil(header.len());
+    let rest = header[header.len() - (whole * header.len() - sent)..].to_vec();
+    let mut writer = client.stream.try_clone().unwrap();
+    let end = std::thread::spawn(move || writer.write_all(&rest).unwrap());
+    for _ in 0..whole {
+        assert_eq!(client.reply(), (22, 5));
+    }
+    end.join().unwrap();
+    assert!(client.read(0, 4096).is_ok());
+    drop(client);
+    server.stop().unwrap();
+}
+
 #[test]
 fn rude_clients_leave_nothing_behind() {
     let disk = Disk::new(8 * MIB);

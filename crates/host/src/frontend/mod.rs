@@ -78,6 +78,10 @@ impl Demand {
     }
 }
 
+/// Largest range of one block status: bounds the time that the engine's index is walked, and the
+/// text of the answer.
+pub(crate) const STATUS_BYTES_MAX: u64 = 1 << 30;
+
 /// The answer to a request. Each request gets exactly one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ClientReply {

@@ -3,8 +3,9 @@
 //! Bytes of clients become demands, replies become bytes; the protocol itself is [`forebay_nbd`]'s.
 //! One receive usually brings several requests, and all replies that are due leave in one call.
 //!
-//! Bounds: connections, requests and bytes under way per connection, and the clients' share of the
-//! payload memory. A connection at a bound is not read until it is below it again, which the client
+//! Bounds: connections, requests and bytes under way per connection, also of requests that were
+//! refused and of block status, until the reply has left; and the clients' share of the payload
+//! memory. A connection at a bound is not read until it is below it again, which the client
 //! feels as back-pressure; others go on. If the memory as a whole is short, clients that hold some
 //! of it and take no bytes for [`STALL_NS_MAX`] are disconnected, so that a dead client cannot keep
 //! it.
@@ -31,7 +32,10 @@ use super::log_once::LogOnce;
 use super::memory_turn::Claimant;
 use super::outbox::{Body, OutgoingReply, SendStep, Sent};
 use super::translation::{RequestRecord, cache_extents, demand, form_reply, latency_class};
-use super::{ClientReply, ClientSize, Demand, FrontContext, FrontEnd, SizeReach, whole_blocks};
+use super::{
+    ClientReply, ClientSize, Demand, FrontContext, FrontEnd, STATUS_BYTES_MAX, SizeReach,
+    whole_blocks,
+};
 use crate::buffer_pool::BufferPool;
 use crate::listen::Listener;
 use crate::ring::{Completion, Ring, Token};
@@ -44,6 +48,8 @@ use crate::slab::Slab;
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 /// How long a client may take no bytes while it holds memory that others wait for.
 const STALL_NS_MAX: u64 = 5_000_000_000;
+/// Bytes of a descriptor of a block status: a length and flags.
+const STATUS_DESCRIPTOR_BYTES: u64 = 8;
 /// How long a client may take to choose an export.
 const HANDSHAKE_NS_MAX: u64 = 30_000_000_000;
 
@@ -260,7 +266,10 @@ impl NbdFrontEnd {
                     let mut header = [0; REPLY_HEADER_BYTES_MAX];
                     let length =
                         session.encode_error_reply(refusal.cookie, refusal.error(), &mut header);
-                    connection.outbox.push(OutgoingReply::refusal(header, length));
+                    // It counts until its reply has left: else who sends nothing else and reads no
+                    // replies would never come to a bound.
+                    connection.in_flight += 1;
+                    connection.outbox.push(OutgoingReply::to_request(header, length));
                 }
                 Ok(Some(ServerEvent::Request(request))) => {
                     if !self.start_request(context, index, request) {
@@ -292,15 +301,15 @@ impl NbdFrontEnd {
         let connection = &mut self.connections[index];
         let export = connection.export.expect("requests come after the handshake");
         let needs_buffer = matches!(request.command, Command::Read { .. } | Command::Write { .. });
+        let wanted = wanted_bytes(&request);
+        if wanted > 0 && !context.pool.may_hold(connection.buffer_bytes, wanted) {
+            connection.stall = Stall::OwnLimit;
+            connection.stalled_request = Some(request);
+            return false;
+        }
         let mut buffer = None;
-        let mut buffer_bytes = 0;
+        let mut buffer_bytes = wanted as u32;
         if needs_buffer {
-            let wanted = whole_blocks(request.offset_bytes, request.length_bytes.into());
-            if !context.pool.may_hold(connection.buffer_bytes, wanted) {
-                connection.stall = Stall::OwnLimit;
-                connection.stalled_request = Some(request);
-                return false;
-            }
             // Who came before has the first claim to memory.
             let is_first = self.memory_waiters.is_empty();
             let allocated =
@@ -429,9 +438,7 @@ impl NbdFrontEnd {
     /// Whether a connection that is stalled by its own limits may go on.
     fn is_below_limits(&self, pool: &BufferPool, index: u32) -> bool {
         let connection = &self.connections[index];
-        let wanted = connection
-            .stalled_request
-            .map_or(0, |request| whole_blocks(request.offset_bytes, request.length_bytes.into()));
+        let wanted = connection.stalled_request.map_or(0, |request| wanted_bytes(&request));
         connection.in_flight < REQUESTS_PER_CONNECTION_MAX
             && pool.may_hold(connection.buffer_bytes, wanted)
     }
@@ -518,6 +525,22 @@ impl NbdFrontEnd {
     }
 }
 
+/// Bytes that a request takes up until its reply has left: of payload memory, or of the text of a
+/// block status, which is a descriptor for each run of blocks.
+fn wanted_bytes(request: &Request) -> u64 {
+    let length_bytes = u64::from(request.length_bytes);
+    match request.command {
+        Command::Read { .. } | Command::Write { .. } => {
+            whole_blocks(request.offset_bytes, length_bytes)
+        }
+        Command::BlockStatus { .. } => {
+            let bytes = whole_blocks(request.offset_bytes, length_bytes.min(STATUS_BYTES_MAX));
+            bytes / BLOCK_BYTES as u64 * STATUS_DESCRIPTOR_BYTES
+        }
+        _ => 0,
+    }
+}
+
 impl FrontEnd for NbdFrontEnd {
     fn poll_demand(&mut self) -> Option<Demand> {
         self.demands.pop_front()
@@ -555,7 +578,8 @@ impl FrontEnd for NbdFrontEnd {
         let record = self.requests.remove(number);
         let connection = &mut self.connections[record.connection];
         if connection.phase == Phase::Closing {
-            self.settle(record.connection, Sent { requests: 1, buffer_bytes: 0 });
+            let buffer_bytes = record.buffer_bytes.into();
+            self.settle(record.connection, Sent { requests: 1, buffer_bytes });
             self.touch(record.connection);
             return;
         }
@@ -575,8 +599,9 @@ impl FrontEnd for NbdFrontEnd {
         let mut text = Vec::new();
         session.append_block_status(&request, &replies, &mut text);
         let header = [0; REPLY_HEADER_BYTES_MAX];
-        let body = Body::Text(text);
-        connection.outbox.push(OutgoingReply { body, ..OutgoingReply::to_request(header, 0) });
+        let (body, buffer_bytes) = (Body::Text(text), record.buffer_bytes);
+        let reply = OutgoingReply::to_request(header, 0);
+        connection.outbox.push(OutgoingReply { body, buffer_bytes, ..reply });
         self.touch(record.connection);
     }
 

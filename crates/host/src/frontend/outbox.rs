@@ -50,17 +50,8 @@ impl OutgoingReply {
         header: [u8; REPLY_HEADER_BYTES_MAX],
         header_bytes: usize,
     ) -> OutgoingReply {
-        OutgoingReply { ends_request: true, ..OutgoingReply::refusal(header, header_bytes) }
-    }
-
-    /// The reply to a request that was refused before it counted as one.
-    pub(super) fn refusal(
-        header: [u8; REPLY_HEADER_BYTES_MAX],
-        header_bytes: usize,
-    ) -> OutgoingReply {
-        let header_bytes = header_bytes as u8;
-        let body = Body::None;
-        OutgoingReply { header, header_bytes, body, ends_request: false, buffer_bytes: 0 }
+        let (header_bytes, body) = (header_bytes as u8, Body::None);
+        OutgoingReply { header, header_bytes, body, ends_request: true, buffer_bytes: 0 }
     }
 }
 
@@ -112,8 +103,8 @@ impl Outbox {
 
     /// Adds bytes that are no reply to a request.
     pub(super) fn push_text(&mut self, text: Vec<u8>) {
-        let header = [0; REPLY_HEADER_BYTES_MAX];
-        self.push(OutgoingReply { body: Body::Text(text), ..OutgoingReply::refusal(header, 0) });
+        let reply = OutgoingReply::to_request([0; REPLY_HEADER_BYTES_MAX], 0);
+        self.push(OutgoingReply { body: Body::Text(text), ends_request: false, ..reply });
     }
 
     /// Whether everything is sent.
