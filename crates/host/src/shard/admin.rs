@@ -8,7 +8,7 @@ use forebay_engine::format::superblock::NewVolume;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, VolumeSlot};
 
 use super::ShardError;
-use super::exports::{ExportFacts, Target, volume_identity};
+use super::exports::{ExportFacts, ExportNumber, Target, volume_identity};
 use super::handle::{
     AdminCommand, AdminError, BlockAnswer, BlockReport, BlockRun, CommandAnswer, CommandDone,
     Message, ShardCommand,
@@ -446,7 +446,7 @@ impl Running {
                 let is_released = set.engine.volume_ids().all(|(other, _)| other != slot);
                 if let Some(export) = self.exports.of_volume(slot) {
                     if result.is_ok() {
-                        self.exports.remove(export);
+                        self.remove_export(export);
                     } else if !goes_on {
                         self.exports.cancel_detach(export);
                     }
@@ -458,6 +458,14 @@ impl Running {
             }
         }
         answer.send(result.map(|_| done).map_err(AdminError::Engine));
+    }
+
+    /// Takes away what is offered of a volume that is gone, and who has it, or could connect to it
+    /// still. The next attach may take the volume's slot, and none of these may come to that one.
+    pub(super) fn remove_export(&mut self, export: ExportNumber) {
+        self.exports.remove(export);
+        let (front, mut context) = self.front();
+        front.close_clients_of(&mut context, export);
     }
 
     /// Closes origins of attaches that failed, as soon as nothing is under way at them.

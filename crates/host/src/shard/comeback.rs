@@ -24,7 +24,6 @@ use super::served_set::{ServedSet, SetPhase};
 use crate::buffer_pool::BufferPool;
 use crate::device::{DeviceTable, OpenedDevice};
 use crate::device_spec::DeviceSpec;
-use crate::frontend::FrontEnd;
 use crate::offline::read_superblock_from;
 
 /// First pause between two looks for the device, doubled up to the longest. Chosen: short enough
@@ -205,8 +204,7 @@ impl Running {
     }
 
     /// Takes away what is offered of volumes that the table on the device does not name: it became
-    /// durable without them, though nobody was told so before the device went. The next attach may
-    /// take their slots, and clients of theirs must not come to that volume.
+    /// durable without them, though nobody was told so before the device went.
     fn forget_departed(&mut self) {
         let set = self.set.as_ref().expect("it has come back");
         let is_there = |slot: VolumeSlot| set.engine.superblock().volume(slot).is_some();
@@ -214,9 +212,7 @@ impl Running {
         for export in self.exports.of_departed(is_there) {
             let name = &self.exports[export].facts.name;
             tracing::warn!("volume `{name}`: its detach was durable, so it is served no more");
-            self.exports.remove(export);
-            let (front, mut context) = self.front();
-            front.close_clients_of(&mut context, export);
+            self.remove_export(export);
         }
         for slot in departed {
             self.close_origin(slot);

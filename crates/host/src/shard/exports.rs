@@ -104,6 +104,11 @@ pub(crate) struct Export {
 }
 
 impl Export {
+    /// Whether its volume is gone. The slot of that may be another one's by now.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.is_removed
+    }
+
     /// Why it cannot be connected to, if it cannot.
     pub(crate) fn unavailable(&self) -> Option<String> {
         let is_detaching = self.is_detaching.then(|| "it is being detached".to_owned());

@@ -13,7 +13,7 @@ use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
 use forebay_engine::event::{CommandId, Event};
-use forebay_engine::request::{Request, RequestId};
+use forebay_engine::request::{Request, RequestError, RequestId};
 use forebay_engine::status::BlockState;
 use forebay_engine::units::{BLOCK_BYTES, OriginBlock, OriginExtent, Time};
 
@@ -33,15 +33,13 @@ use crate::frontend::nbd::NbdFrontEnd;
 use crate::frontend::ublk::UblkFrontEnd;
 use crate::frontend::vhost_user::VhostUserFrontEnd;
 use crate::frontend::{
-    ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, Served,
+    ClientReply, ClientRequest, Demand, FrontContext, FrontEnd, FrontEnds, STATUS_BYTES_MAX, Served,
 };
 use crate::ring::{Completion, Ring, Token, WakeUp};
 
 /// Rounds of engine and inline devices before the sockets are looked at again: a device in memory
 /// completes at once, so background work could go on for ever.
 const ROUNDS_MAX: u32 = 8;
-/// Largest range of one block status: bounds the time that the engine's index is walked.
-const STATUS_BYTES_MAX: u64 = 1 << 30;
 /// How long clients may take to read their last replies when the shard stops.
 pub(super) const STOP_NS_MAX: u64 = 5_000_000_000;
 
@@ -347,6 +345,11 @@ impl Running {
         let export = &self.exports[request.export];
         if let Some(recorder) = self.devices.recorder() {
             recorder.request(&self.pool, request, &export.facts);
+        }
+        if export.is_removed() {
+            let (result, served) = (Err(RequestError::Shutdown), Served::Origin);
+            self.replies.push(ClientReply { number: request.number, result, served });
+            return;
         }
         match export.target {
             Target::Bare(device) => {

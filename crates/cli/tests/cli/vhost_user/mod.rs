@@ -494,6 +494,62 @@ fn a_volume_has_one_front_end_that_may_write() {
     assert_eq!(server.terminate(), Some(0));
 }
 
+/// The next volume takes the slot of the one that is gone, and no machine may come to it that was
+/// given the other one's socket.
+#[test]
+fn a_volume_that_is_detached_takes_its_socket_along() {
+    let scratch = Scratch::new();
+    let (server, socket) = served(&scratch, "writeback");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    guest.set_data(0, 0, &[7; 4096]);
+    assert_eq!(guest.request(WRITE, 0, 4096), OK);
+    scratch.run(&["detach", "vol"]).expect(3);
+    guest.front_end = None;
+    let deadline = Instant::now() + PATIENCE;
+    // It has gone as soon as the server has heard of it.
+    while scratch.run(&["detach", "vol"]).code != Some(0) {
+        assert!(Instant::now() < deadline, "{}", server.log());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    scratch.file("other.img", 16 << 20);
+    scratch.run(&["attach", "cache.img", "other.img", "--name", "other"]).expect(0);
+    assert!(UnixStream::connect(&socket).is_err());
+    assert_eq!(server.terminate(), Some(0));
+}
+
+/// While what is dirty goes home, which may take hours, no machine can have the volume.
+#[test]
+fn a_volume_that_is_being_detached_takes_no_machine() {
+    let scratch = Scratch::new();
+    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
+    scratch.file("origin.img", 64 << 20);
+    let origin = ["attach", "cache.img", "iops:50:origin.img", "--name", "vol"];
+    scratch.run(&[&origin[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    let server = serve(&scratch);
+    let socket = scratch.path("disk.sock");
+    let mut guest = Guest::new(1, 0);
+    guest.connect(&socket);
+    for sector in (0..200).map(|index| index * 512) {
+        assert_eq!(guest.request(WRITE, sector, 4096), OK);
+    }
+    drop(guest);
+    std::thread::scope(|scope| {
+        let detach = scope.spawn(|| {
+            while scratch.run(&["detach", "vol"]).code != Some(0) {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        });
+        std::thread::sleep(Duration::from_millis(1500));
+        let front = vhost::vhost_user::Frontend::connect(&socket, 1).unwrap();
+        let features = vhost::VhostBackend::get_features(&front);
+        assert!(!detach.is_finished(), "nothing is left to be written home");
+        assert!(features.is_err());
+        detach.join().unwrap();
+    });
+    assert_eq!(server.terminate(), Some(0));
+}
+
 #[test]
 fn what_cannot_be_served_is_told() {
     let scratch = Scratch::new();

@@ -238,7 +238,9 @@ impl VhostUserFrontEnd {
         }
         // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
         let socket = unsafe { OwnedFd::from_raw_fd(result) };
-        if self.is_stopping || device.has_lost_export {
+        // A detach is refused while a machine is connected, so none may come while it goes on.
+        let is_away = context.exports[device.export].unavailable().is_some();
+        if self.is_stopping || device.has_lost_export || is_away {
             return;
         }
         // What the predecessor said, or that it is gone, may not have been told yet.
