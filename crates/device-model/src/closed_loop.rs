@@ -17,7 +17,8 @@ pub enum Pattern {
     Sequential,
 }
 
-/// The first prime from 2^64 over the golden ratio on (Knuth, TAOCP 3, 6.4: multiplicative hashing).
+/// The first prime from 2^64 over the golden ratio on (Knuth, TAOCP 3, 6.4: multiplicative
+/// hashing).
 const SCATTER: u128 = 0x9e37_79b9_7f4a_7c55;
 
 /// A permutation of the numbers below `count`: the factor is a prime and more than any count, so it

@@ -260,8 +260,8 @@ fn add_log(log: &str, per_second: &mut [u64]) -> Result<(), RealError> {
 }
 
 /// fio writes no line of the second in which a client ends, and none of the one before if it ends a
-/// moment after: what the log of a client that took so many seconds leaves out of its requests ended
-/// then.
+/// moment after: what the log of a client that took so many seconds leaves out of its requests
+/// ended then.
 fn complete_last(per_second: &mut [u64], requests: u64, seconds: f64) {
     let logged: u64 = per_second.iter().sum();
     let last = ((seconds - LATE_S).ceil() as usize).min(per_second.len());

@@ -201,13 +201,13 @@ pub fn run(
     })
 }
 
-/// By so much fio may end before or after a second is over that it worked all of. Chosen: it is some
-/// milliseconds.
+/// By so much fio may end before or after a second is over that it worked all of. Chosen: it is
+/// some milliseconds.
 const LATE_S: f64 = 0.05;
 
 /// Seconds that have samples, of a phase that took so long: a part of a second, in the end, would
-/// look like a slow one. The time that fio waits for the last answers when that of the phase is over
-/// has none.
+/// look like a slow one. The time that fio waits for the last answers when that of the phase is
+/// over has none.
 fn whole_seconds(phase: &Phase, seconds: f64) -> usize {
     let whole = (seconds + LATE_S) as usize;
     phase.seconds.map_or(whole, |most| whole.min(most as usize))
