@@ -242,6 +242,12 @@ impl Connection {
         self.is_receiving = false;
     }
 
+    /// Replies that have not left, also to requests that are under way, and to what was refused:
+    /// else who sends nothing else and reads no replies would never come to a bound.
+    pub(super) fn due_count(&self) -> u32 {
+        self.in_flight + self.outbox.other_count()
+    }
+
     /// Whether nothing that the kernel or the backends hold refers to this connection.
     pub(super) fn is_quiet(&self) -> bool {
         !self.is_receiving && !self.outbox.is_in_ring() && self.in_flight == 0

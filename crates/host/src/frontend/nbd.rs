@@ -43,7 +43,7 @@ use crate::shard::exports::{ExportNumber, ExportTable};
 use crate::shard::status::ConnectionReport;
 use crate::slab::Slab;
 
-/// Requests of one connection whose reply has not left. Chosen: twice what any client of today
+/// Replies due to one connection that have not left. Chosen: twice what any client of today
 /// keeps under way on one connection (128, the Linux kernel's default).
 const REQUESTS_PER_CONNECTION_MAX: u32 = 256;
 /// How long a client may take no bytes while it holds memory that others wait for.
@@ -233,7 +233,7 @@ impl NbdFrontEnd {
                 self.finish_write(index);
                 continue;
             }
-            if connection.in_flight >= REQUESTS_PER_CONNECTION_MAX {
+            if connection.due_count() >= REQUESTS_PER_CONNECTION_MAX {
                 connection.stall = Stall::OwnLimit;
                 return;
             }
@@ -266,10 +266,7 @@ impl NbdFrontEnd {
                     let mut header = [0; REPLY_HEADER_BYTES_MAX];
                     let length =
                         session.encode_error_reply(refusal.cookie, refusal.error(), &mut header);
-                    // It counts until its reply has left: else who sends nothing else and reads no
-                    // replies would never come to a bound.
-                    connection.in_flight += 1;
-                    connection.outbox.push(OutgoingReply::to_request(header, length));
+                    connection.outbox.push(OutgoingReply::refusal(header, length));
                 }
                 Ok(Some(ServerEvent::Request(request))) => {
                     if !self.start_request(context, index, request) {
@@ -439,7 +436,7 @@ impl NbdFrontEnd {
     fn is_below_limits(&self, pool: &BufferPool, index: u32) -> bool {
         let connection = &self.connections[index];
         let wanted = connection.stalled_request.map_or(0, |request| wanted_bytes(&request));
-        connection.in_flight < REQUESTS_PER_CONNECTION_MAX
+        connection.due_count() < REQUESTS_PER_CONNECTION_MAX
             && pool.may_hold(connection.buffer_bytes, wanted)
     }
 

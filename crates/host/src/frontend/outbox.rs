@@ -50,8 +50,17 @@ impl OutgoingReply {
         header: [u8; REPLY_HEADER_BYTES_MAX],
         header_bytes: usize,
     ) -> OutgoingReply {
-        let (header_bytes, body) = (header_bytes as u8, Body::None);
-        OutgoingReply { header, header_bytes, body, ends_request: true, buffer_bytes: 0 }
+        OutgoingReply { ends_request: true, ..OutgoingReply::refusal(header, header_bytes) }
+    }
+
+    /// The reply to a request that was refused before it became one.
+    pub(super) fn refusal(
+        header: [u8; REPLY_HEADER_BYTES_MAX],
+        header_bytes: usize,
+    ) -> OutgoingReply {
+        let header_bytes = header_bytes as u8;
+        let body = Body::None;
+        OutgoingReply { header, header_bytes, body, ends_request: false, buffer_bytes: 0 }
     }
 }
 
@@ -77,6 +86,8 @@ pub(super) enum SendStep {
 pub(super) struct Outbox {
     queued: Vec<OutgoingReply>,
     batch: Vec<OutgoingReply>,
+    /// Of both, those that end no request.
+    other_count: u32,
     pieces: Vec<libc::iovec>,
     /// Pieces before this one are sent.
     next_piece: usize,
@@ -89,6 +100,7 @@ impl Outbox {
         Outbox {
             queued: Vec::new(),
             batch: Vec::new(),
+            other_count: 0,
             pieces: Vec::new(),
             next_piece: 0,
             message: Box::new(empty_message()),
@@ -98,13 +110,19 @@ impl Outbox {
 
     /// Adds a reply.
     pub(super) fn push(&mut self, reply: OutgoingReply) {
+        self.other_count += u32::from(!reply.ends_request);
         self.queued.push(reply);
+    }
+
+    /// Replies that end no request and have not left.
+    pub(super) fn other_count(&self) -> u32 {
+        self.other_count
     }
 
     /// Adds bytes that are no reply to a request.
     pub(super) fn push_text(&mut self, text: Vec<u8>) {
-        let reply = OutgoingReply::to_request([0; REPLY_HEADER_BYTES_MAX], 0);
-        self.push(OutgoingReply { body: Body::Text(text), ends_request: false, ..reply });
+        let header = [0; REPLY_HEADER_BYTES_MAX];
+        self.push(OutgoingReply { body: Body::Text(text), ..OutgoingReply::refusal(header, 0) });
     }
 
     /// Whether everything is sent.
@@ -203,7 +221,7 @@ impl Outbox {
         assert!(!self.is_in_ring);
         let mut sent = Sent::default();
         for reply in self.batch.drain(..) {
-            count(&reply, &mut sent);
+            count(&reply, &mut sent, &mut self.other_count);
             if let Body::Data(range) = reply.body {
                 release(range);
             }
@@ -215,7 +233,7 @@ impl Outbox {
     pub(super) fn take_all(&mut self, mut release: impl FnMut(BufferRange)) -> Sent {
         let mut sent = self.take_sent(&mut release);
         for reply in self.queued.drain(..) {
-            count(&reply, &mut sent);
+            count(&reply, &mut sent, &mut self.other_count);
             if let Body::Data(range) = reply.body {
                 release(range);
             }
@@ -248,8 +266,9 @@ impl Outbox {
     }
 }
 
-fn count(reply: &OutgoingReply, sent: &mut Sent) {
+fn count(reply: &OutgoingReply, sent: &mut Sent, other_count: &mut u32) {
     sent.requests += u32::from(reply.ends_request);
+    *other_count -= u32::from(!reply.ends_request);
     sent.buffer_bytes += u64::from(reply.buffer_bytes);
 }
 
@@ -324,6 +343,7 @@ mod tests {
             }
         }
         assert!(reader.join().unwrap());
+        assert_eq!(outbox.other_count(), 0);
         assert_eq!(total, Sent { requests: 600, buffer_bytes: 600 * 4096 });
         assert!(outbox.is_empty());
         assert_eq!(pool.report().clients.used_bytes, 0);
@@ -336,9 +356,11 @@ mod tests {
         drop(client);
         let mut outbox = Outbox::new();
         outbox.push_text(b"hello".to_vec());
+        assert_eq!(outbox.other_count(), 1);
         assert!(outbox.prepare(&pool));
         assert_eq!(outbox.send_now(server.as_fd()), SendStep::Broken(libc::EPIPE));
         outbox.take_all(|_| {});
         assert!(outbox.is_empty());
+        assert_eq!(outbox.other_count(), 0);
     }
 }
