@@ -17,9 +17,9 @@ pub enum Pattern {
     Sequential,
 }
 
-/// The first prime from 2^64 over the golden ratio on (Knuth, TAOCP 3, 6.4: multiplicative
-/// hashing).
-const SCATTER: u128 = 0x9e37_79b9_7f4a_7c55;
+/// The first prime from 2^64 over the golden ratio on (Knuth, TAOCP 3, 6.4: multiplicative hashing)
+/// with its last 40 bits.
+const SCATTER: u128 = 0x9e37_7cb9_7f4a_7c15;
 
 /// A permutation of the numbers below `count`: the factor is a prime and more than any count, so it
 /// has no factor in common with one, and nothing of the product is cut off.
