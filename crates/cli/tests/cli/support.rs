@@ -194,10 +194,15 @@ impl Scratch {
 
     /// A formatted cache with one volume of 64 MiB, `vol`.
     pub(crate) fn cache_with_volume(&self, mode: &str) -> PathBuf {
+        self.cache_with_volume_on("origin.img", mode)
+    }
+
+    /// The same; `origin` is the file `origin.img`, slow if it says so.
+    pub(crate) fn cache_with_volume_on(&self, origin: &str, mode: &str) -> PathBuf {
         let cache = self.path("cache.img");
         self.run(&["format", "cache.img", "--size", "32M"]).expect(0);
         self.file("origin.img", 64 << 20);
-        let attach = ["attach", "cache.img", "origin.img", "--name", "vol", "--cache-mode", mode];
+        let attach = ["attach", "cache.img", origin, "--name", "vol", "--cache-mode", mode];
         self.run(&attach).expect(0);
         cache
     }

@@ -158,11 +158,8 @@ fn sector_of(queue: usize, slot: u16) -> u64 {
 #[test]
 fn requests_in_flight_survive_the_death_of_the_server() {
     let scratch = Scratch::new();
-    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
-    scratch.file("origin.img", 64 << 20);
     // Slow enough that a kill meets writes that have not ended.
-    let origin = ["attach", "cache.img", "iops:200:origin.img", "--name", "vol"];
-    scratch.run(&origin).expect(0);
+    scratch.cache_with_volume_on("iops:200:origin.img", "writethrough");
     let socket = scratch.path("disk.sock");
     let mut guest = Guest::new(1, 0);
     let mut interrupted = 0;
@@ -431,10 +428,7 @@ fn a_front_end_that_says_nothing_gives_way() {
 #[test]
 fn a_front_end_that_vanishes_makes_room_for_the_next() {
     let scratch = Scratch::new();
-    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
-    scratch.file("origin.img", 64 << 20);
-    let origin = ["attach", "cache.img", "iops:100:origin.img", "--name", "vol"];
-    scratch.run(&origin).expect(0);
+    scratch.cache_with_volume_on("iops:100:origin.img", "writethrough");
     let server = serve(&scratch);
     let socket = scratch.path("disk.sock");
     for round in 0..3u8 {
@@ -494,6 +488,15 @@ fn a_volume_has_one_front_end_that_may_write() {
     assert_eq!(server.terminate(), Some(0));
 }
 
+/// Detaches the volume as soon as the server has heard that its machine has gone.
+fn detach_when_left(scratch: &Scratch) {
+    let deadline = Instant::now() + PATIENCE;
+    while scratch.run(&["detach", "vol"]).code != Some(0) {
+        assert!(Instant::now() < deadline, "a machine is still connected");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The next volume takes the slot of the one that is gone, and no machine may come to it that was
 /// given the other one's socket.
 #[test]
@@ -506,12 +509,7 @@ fn a_volume_that_is_detached_takes_its_socket_along() {
     assert_eq!(guest.request(WRITE, 0, 4096), OK);
     scratch.run(&["detach", "vol"]).expect(3);
     guest.front_end = None;
-    let deadline = Instant::now() + PATIENCE;
-    // It has gone as soon as the server has heard of it.
-    while scratch.run(&["detach", "vol"]).code != Some(0) {
-        assert!(Instant::now() < deadline, "{}", server.log());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    detach_when_left(&scratch);
     scratch.file("other.img", 16 << 20);
     scratch.run(&["attach", "cache.img", "other.img", "--name", "other"]).expect(0);
     assert!(UnixStream::connect(&socket).is_err());
@@ -522,10 +520,7 @@ fn a_volume_that_is_detached_takes_its_socket_along() {
 #[test]
 fn a_volume_that_is_being_detached_takes_no_machine() {
     let scratch = Scratch::new();
-    scratch.run(&["format", "cache.img", "--size", "32M"]).expect(0);
-    scratch.file("origin.img", 64 << 20);
-    let origin = ["attach", "cache.img", "iops:50:origin.img", "--name", "vol"];
-    scratch.run(&[&origin[..], &["--cache-mode", "writeback"]].concat()).expect(0);
+    scratch.cache_with_volume_on("iops:50:origin.img", "writeback");
     let server = serve(&scratch);
     let socket = scratch.path("disk.sock");
     let mut guest = Guest::new(1, 0);
@@ -535,11 +530,7 @@ fn a_volume_that_is_being_detached_takes_no_machine() {
     }
     drop(guest);
     std::thread::scope(|scope| {
-        let detach = scope.spawn(|| {
-            while scratch.run(&["detach", "vol"]).code != Some(0) {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-        });
+        let detach = scope.spawn(|| detach_when_left(&scratch));
         std::thread::sleep(Duration::from_millis(1500));
         let front = vhost::vhost_user::Frontend::connect(&socket, 1).unwrap();
         let features = vhost::VhostBackend::get_features(&front);
