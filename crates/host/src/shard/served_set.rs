@@ -390,12 +390,16 @@ impl ServedSet {
 
     /// Takes over what the file says of volumes whose origins are not open here: another process
     /// may have served them without their cache (rule 10), and what is remembered here is older.
-    fn adopt_marks(&mut self, found: &HostState) {
+    fn adopt_marks(&mut self) {
         let slots = self.engine.superblock().slots();
         let is_away = |(slot, volume): (VolumeSlot, &Volume)| {
             self.origin(slot).is_none().then_some(volume.id)
         };
         let away: Vec<VolumeId> = slots.filter_map(is_away).collect();
+        if away.is_empty() {
+            return;
+        }
+        let Ok(Some(found)) = self.state_file.load() else { return };
         for id in away {
             let mark = found.volume(id).filter(|mark| mark.served_without_cache);
             if let (Some(mark), Some(own)) = (mark, self.state.volume_mut(id)) {
@@ -408,9 +412,7 @@ impl ServedSet {
     fn save_state(&mut self, now: Time) {
         self.refresh_state();
         let saved = self.state_file.lock().and_then(|lock| {
-            if let Ok(Some(found)) = self.state_file.load() {
-                self.adopt_marks(&found);
-            }
+            self.adopt_marks();
             self.state_file.replace(&lock, &self.state)
         });
         match saved {
