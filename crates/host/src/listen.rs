@@ -255,6 +255,8 @@ mod tests {
         let path = directory.path().join("socket");
         let address = ListenAddress::Unix(path.clone());
         let stale = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // A process that another test forks meanwhile would go on listening after a mere close.
+        rustix::net::shutdown(&stale, rustix::net::Shutdown::Both).unwrap();
         drop(stale);
         let live = Listener::bind(&address).unwrap();
         assert!(matches!(Listener::bind(&address), Err(ListenError::InUse { .. })));
