@@ -133,7 +133,10 @@ mod tests {
         assert_eq!(bind(&path).unwrap_err().exit, Exit::Refused);
         drop(live);
         assert!(!path.exists());
-        drop(UnixListener::bind(&path).unwrap());
+        let stale = UnixListener::bind(&path).unwrap();
+        // A process that another test forks meanwhile would go on listening after a mere close.
+        rustix::net::shutdown(&stale, rustix::net::Shutdown::Both).unwrap();
+        drop(stale);
         assert!(path.exists());
         let again = bind(&path).unwrap();
         let mode = std::fs::metadata(&path).unwrap().permissions().mode();

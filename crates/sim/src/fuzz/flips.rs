@@ -12,7 +12,10 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::num::NonZero;
 use std::ops::Range;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 
 use forebay_engine::format::superblock::SUPERBLOCK_BYTES;
 
@@ -105,10 +108,11 @@ pub enum Which {
     One(usize),
 }
 
-/// Flips byte after byte of the device of a seed; `progress` is told after each.
+/// Flips each byte of the device of a seed by itself, as many at a time as there are cores;
+/// `progress` is told after each.
 ///
 /// # Errors
-/// The first flip that went wrong, or a device that could not be made.
+/// The first flip that was seen to go wrong, or a device that could not be made.
 pub fn sweep(
     seed: u64,
     end: End,
@@ -124,12 +128,31 @@ pub fn sweep(
         Which::One(wanted) => wanted == at,
     };
     let mut flipped = Flipped { bytes: bytes.clone().count() as u64, ..Flipped::default() };
-    for (_, (place, at)) in (0..).zip(bytes).filter(|(index, (_, at))| is_wanted(*index, *at)) {
-        flips.flip(place, at, &mut flipped.reached)?;
-        flipped.done += 1;
-        progress(&flipped);
-    }
-    Ok(flipped)
+    let queue = Mutex::new((0..).zip(bytes).filter(|(index, (_, at))| is_wanted(*index, *at)));
+    let next = || queue.lock().expect("no thread panics with it").next();
+    let (sender, receiver) = mpsc::channel();
+    thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            let (sender, next, flips) = (sender.clone(), &next, flips.clone());
+            scope.spawn(move || {
+                while let Some((_, (place, at))) = next() {
+                    let mut reached = Reached::default();
+                    let result = flips.flip(place, at, &mut reached);
+                    if sender.send(result.map(|()| reached)).is_err() {
+                        // Another flip went wrong.
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for reached in receiver {
+            flipped.reached.add(&reached?);
+            flipped.done += 1;
+            progress(&flipped);
+        }
+        Ok(flipped)
+    })
 }
 
 impl Flips {
