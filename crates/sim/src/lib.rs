@@ -8,6 +8,7 @@
 //!   turn, with the [`survivors`] that a crash may have.
 //! - [`event_hash`] is what equal runs have in common; `hang.rs` says who waits for what.
 //! - `device.rs` and `media.rs` hold the fault model, `oracle.rs` and `ordered.rs` the promises.
+//! - `cores.rs` lets many independent pieces of work run at a time, each in one thread.
 //! - `behind.rs` is somebody who uses an origin while nobody serves.
 //! - `strike.rs` lets a life end soon after a write that orders others; `pursuit.rs` sends clients
 //!   where the engine is just giving something up.
@@ -32,6 +33,7 @@ mod check;
 mod client;
 mod comeback;
 pub mod config;
+mod cores;
 mod crash;
 pub mod device;
 pub mod event_hash;

@@ -1,13 +1,12 @@
 //! Is the alarm connected? Looks for each deliberate defect of the engine with ordinary runs.
 
+use std::convert::Infallible;
 use std::fmt;
-use std::num::NonZero;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, mpsc};
-use std::thread;
 
 use forebay_engine::defects::{Defect, plant};
 
+use crate::cores::on_all_cores;
 use crate::run::{Outcome, RunOptions, run};
 
 /// How long to look for a defect.
@@ -79,20 +78,12 @@ pub fn search(defect: Defect, search: &Search) -> Finding {
 /// Makes all `searches`, as many at a time as there are cores. `report` gets each finding as it
 /// comes; the answer is in the order of `searches`.
 pub fn search_all(searches: &[(Defect, Search)], mut report: impl FnMut(&Finding)) -> Vec<Finding> {
-    let queue = Mutex::new(searches.iter());
-    let next = || queue.lock().expect("no thread panics with it").next();
-    let (sender, receiver) = mpsc::channel();
-    let mut findings: Vec<Finding> = thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            let (sender, next) = (sender.clone(), &next);
-            scope.spawn(move || {
-                while let Some((defect, options)) = next() {
-                    sender.send(search(*defect, options)).expect("it is received below");
-                }
-            });
-        }
-        drop(sender);
-        receiver.iter().inspect(&mut report).collect()
+    let mut findings = Vec::new();
+    let new_worker = || |(defect, options): &(Defect, Search)| search(*defect, options);
+    let Ok(()) = on_all_cores(searches.iter(), new_worker, |finding| {
+        report(&finding);
+        findings.push(finding);
+        Ok::<(), Infallible>(())
     });
     findings.sort_by_key(|finding| searches.iter().position(|(d, _)| *d == finding.defect));
     findings

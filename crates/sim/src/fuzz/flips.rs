@@ -12,10 +12,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
-use std::num::NonZero;
 use std::ops::Range;
-use std::sync::{Mutex, mpsc};
-use std::thread;
 
 use forebay_engine::format::superblock::SUPERBLOCK_BYTES;
 
@@ -24,6 +21,7 @@ use super::image::{End, Image, ImageSize};
 use super::machine::read_superblock;
 use super::{Reached, device};
 use crate::caught::catch_panic;
+use crate::cores::on_all_cores;
 use crate::random::Random;
 
 const BLOCK: usize = 4096;
@@ -128,31 +126,21 @@ pub fn sweep(
         Which::One(wanted) => wanted == at,
     };
     let mut flipped = Flipped { bytes: bytes.clone().count() as u64, ..Flipped::default() };
-    let queue = Mutex::new((0..).zip(bytes).filter(|(index, (_, at))| is_wanted(*index, *at)));
-    let next = || queue.lock().expect("no thread panics with it").next();
-    let (sender, receiver) = mpsc::channel();
-    thread::scope(|scope| {
-        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
-            let (sender, next, flips) = (sender.clone(), &next, flips.clone());
-            scope.spawn(move || {
-                while let Some((_, (place, at))) = next() {
-                    let mut reached = Reached::default();
-                    let result = flips.flip(place, at, &mut reached);
-                    if sender.send(result.map(|()| reached)).is_err() {
-                        // Another flip went wrong.
-                        return;
-                    }
-                }
-            });
+    let wanted = (0..).zip(bytes).filter(|(index, (_, at))| is_wanted(*index, *at));
+    let new_worker = || {
+        let flips = flips.clone();
+        move |(_, (place, at))| {
+            let mut reached = Reached::default();
+            flips.flip(place, at, &mut reached).map(|()| reached)
         }
-        drop(sender);
-        for reached in receiver {
-            flipped.reached.add(&reached?);
-            flipped.done += 1;
-            progress(&flipped);
-        }
-        Ok(flipped)
-    })
+    };
+    let ended: Result<(), Box<BadFlip>> = on_all_cores(wanted, new_worker, |reached| {
+        flipped.reached.add(&reached?);
+        flipped.done += 1;
+        progress(&flipped);
+        Ok(())
+    });
+    ended.map(|()| flipped)
 }
 
 impl Flips {
