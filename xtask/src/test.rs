@@ -12,6 +12,8 @@
 //! What guests with a kernel of their own show (`cargo xtask vm`) comes last, with the binary of
 //! the end-to-end tests, and counts into the same sum.
 //!
+//! A long run that was interrupted can go on: `record.rs` tells with what.
+//!
 //! As root, tests have mounts of their own: what they mount ends with their last process, also if
 //! they are killed. A file system that stays mounted on a file that nobody serves any more gets in
 //! the way of others (`mkfs.btrfs` asks each mounted loop device for its file).
@@ -23,7 +25,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+mod record;
+
 use anyhow::Context;
+use record::{Earlier, Record};
+use serde::{Deserialize, Serialize};
 
 use crate::packages::{self, Install, Purpose};
 use crate::vm::{self, Effort, Fetch};
@@ -56,9 +62,13 @@ const PLANTED_DEFECTS: [&str; 8] = [
 /// How to run the tests.
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Run with full counts: long simulation, hundreds of kills. Takes some two hours.
+    /// Run with full counts: long simulation, hundreds of kills. Takes two to three hours.
     #[arg(long)]
     long: bool,
+    /// Go on with a long run of the same source that was interrupted: what passed of it counts, and
+    /// is not run again. A run that failed cannot be resumed.
+    #[arg(long, requires = "long")]
+    resume: bool,
     /// Count a skipped test as a failure.
     #[arg(long)]
     no_skip: bool,
@@ -74,21 +84,25 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<Outcome> {
     let install = if options.no_install { Install::Never } else { Install::IfPossible };
     packages::prepare(Purpose::Tests, install)?;
     let target_folder = workspace.metadata.target_directory.as_std_path();
-    let skip_log = create_skip_log(target_folder)?;
+    let mut record = open_record(options, workspace.root(), target_folder)?;
     let mut tally = Tally::default();
-    for packages in [&ALL_PACKAGES[..], &PLANTED_DEFECTS] {
+    for (name, packages) in [("all members", &ALL_PACKAGES[..]), ("defects", &PLANTED_DEFECTS)] {
         let mut command = test_command(options, packages, target_folder);
-        command.current_dir(workspace.root()).env(SKIP_LOG_VARIABLE, &skip_log);
-        println!("$ {}", process::describe(&command));
-        tally.run(&mut command, std::io::stdout().lock())?;
+        command.current_dir(workspace.root());
+        tally.add(record.part(name, || Tally::of_tests(&mut command, target_folder))?);
     }
-    let context = || format!("cannot read {}", skip_log.display());
-    tally.add_skip_log(&std::fs::read_to_string(&skip_log).with_context(context)?);
-    std::fs::remove_file(&skip_log)
-        .with_context(|| format!("cannot remove {}", skip_log.display()))?;
-    tally.add_guests(test_in_guests(options, target_folder));
+    test_in_guests(options, target_folder, &mut record, &mut tally)?;
+    record.remove()?;
     print_summary(&tally, started.elapsed().as_secs());
     Ok(tally.outcome(if options.no_skip { Skips::Failures } else { Skips::Allowed }))
+}
+
+fn open_record(options: &Options, root: &Path, target_folder: &Path) -> anyhow::Result<Record> {
+    if !options.long {
+        return Ok(Record::none());
+    }
+    let earlier = if options.resume { Earlier::Resumed } else { Earlier::Dropped };
+    Record::open(target_folder.join("long/passed.json"), root, earlier)
 }
 
 /// An empty file of our own, so that two runs at a time do not meet.
@@ -132,14 +146,24 @@ fn test_command(options: &Options, packages: &[&str], target_folder: &Path) -> C
 }
 
 /// With the binary that the end-to-end tests have left.
-fn test_in_guests(options: &Options, target_folder: &Path) -> vm::Report {
+fn test_in_guests(
+    options: &Options,
+    target_folder: &Path,
+    record: &mut Record,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
     let (forebay, effort) = if options.long {
         (target_folder.join("long/release/forebay"), Effort::Long)
     } else {
         (target_folder.join("debug/forebay"), Effort::Short)
     };
     let fetch = if options.no_install { Fetch::Never } else { Fetch::IfMissing };
-    vm::test(target_folder, &forebay, effort, fetch)
+    let guests = vm::Tests::prepare(target_folder, &forebay, effort, fetch);
+    for scenario in vm::Tests::names() {
+        let name = format!("vm {scenario}");
+        tally.add(record.part(&name, || Ok(Tally::of_guest(guests.run(scenario))))?);
+    }
+    Ok(())
 }
 
 /// What a skipped test is.
@@ -149,8 +173,8 @@ enum Skips {
     Failures,
 }
 
-/// Results of all tests.
-#[derive(Default, Debug)]
+/// Results of tests.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
 struct Tally {
     /// Tests that libtest calls passed, the skipped ones among them.
     ok_count: usize,
@@ -165,6 +189,39 @@ struct Tally {
 }
 
 impl Tally {
+    /// Runs tests, and sees which of them were skipped.
+    fn of_tests(command: &mut Command, target_folder: &Path) -> anyhow::Result<Tally> {
+        let mut tally = Tally::default();
+        let skip_log = create_skip_log(target_folder)?;
+        println!("$ {}", process::describe(command));
+        tally.run(command.env(SKIP_LOG_VARIABLE, &skip_log), std::io::stdout().lock())?;
+        let context = || format!("cannot read {}", skip_log.display());
+        tally.add_skip_log(&std::fs::read_to_string(&skip_log).with_context(context)?);
+        std::fs::remove_file(&skip_log)
+            .with_context(|| format!("cannot remove {}", skip_log.display()))?;
+        Ok(tally)
+    }
+
+    /// What a guest showed. A skipped scenario counts as passed at first, as in libtest.
+    fn of_guest(report: vm::Report) -> Tally {
+        Tally {
+            ok_count: report.passed_count + report.skipped.len(),
+            failed_count: report.failed.len(),
+            failed: report.failed,
+            skipped: report.skipped.into_iter().collect(),
+            ..Tally::default()
+        }
+    }
+
+    fn add(&mut self, other: Tally) {
+        self.ok_count += other.ok_count;
+        self.failed_count += other.failed_count;
+        self.ignored_count += other.ignored_count;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.ignored.extend(other.ignored);
+    }
+
     /// Runs `command`, passes its output on to `screen` line by line, and counts.
     fn run(&mut self, command: &mut Command, mut screen: impl Write) -> anyhow::Result<()> {
         let name = process::describe(command);
@@ -207,14 +264,6 @@ impl Tally {
     fn add_skip_log(&mut self, text: &str) {
         let skipped = text.lines().filter_map(|line| line.strip_prefix(SKIP_MARK));
         self.skipped.extend(skipped.map(str::to_owned));
-    }
-
-    /// Takes in what guests showed. A skipped scenario counts as passed at first, as in libtest.
-    fn add_guests(&mut self, report: vm::Report) {
-        self.ok_count += report.passed_count + report.skipped.len();
-        self.failed_count += report.failed.len();
-        self.failed.extend(report.failed);
-        self.skipped.extend(report.skipped);
     }
 
     fn passed_count(&self) -> usize {
@@ -303,7 +352,7 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         let mut tally = tally("test result: ok. 5 passed; 0 failed; 0 ignored;", "");
         let failed = vec!["vm nbd: fio".to_owned()];
         let skipped = vec!["vm power-cut: xz".to_owned()];
-        tally.add_guests(vm::Report { passed_count: 2, failed, skipped });
+        tally.add(Tally::of_guest(vm::Report { passed_count: 2, failed, skipped }));
         assert_eq!((tally.passed_count(), tally.failed_count, tally.skipped_count()), (7, 1, 1));
         assert_eq!(tally.outcome(Skips::Allowed), Outcome::Failed);
     }

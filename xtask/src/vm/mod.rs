@@ -201,27 +201,41 @@ fn build(
         .context("a guest cannot be had on this machine; missing")
 }
 
-/// Runs all scenarios as a part of the tests, with the binary that these use. What is missing is a
-/// reason to skip them, not an error.
-pub(crate) fn test(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> Report {
-    let mut report = Report::default();
-    let chosen = choose(&[]).unwrap_or_default();
-    match prepare(target, forebay, &chosen, effort, fetch) {
-        Ok(theatre) => {
-            let (can_run, cannot): (Vec<_>, Vec<_>) =
-                chosen.iter().partition(|scenario| theatre.lack_of(scenario).is_none());
-            play(&theatre, &can_run, &mut report);
-            for scenario in cannot {
-                report.skip(scenario.name, theatre.lack_of(scenario).unwrap_or_default());
-            }
-        }
-        Err(missing) => {
-            for scenario in scenarios::ALL {
-                report.skip(scenario.name, &format!("{missing:#}"));
-            }
-        }
+/// All scenarios, as a part of the tests.
+pub(crate) struct Tests {
+    /// The error names what is missing to all of them.
+    theatre: anyhow::Result<Theatre>,
+}
+
+impl Tests {
+    /// Gets all that guests are made of, with the binary that the tests use.
+    pub(crate) fn prepare(target: &Path, forebay: &Path, effort: Effort, fetch: Fetch) -> Tests {
+        let all: Vec<_> = scenarios::ALL.iter().collect();
+        Tests { theatre: prepare(target, forebay, &all, effort, fetch) }
     }
-    report
+
+    /// Names of the scenarios.
+    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+        scenarios::ALL.iter().map(|scenario| scenario.name)
+    }
+
+    /// Runs the scenario of this name. What is missing is a reason to skip it, not an error.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub(crate) fn run(&self, name: &str) -> Report {
+        let mut scenarios = scenarios::ALL.iter();
+        let scenario = scenarios.find(|scenario| scenario.name == name).expect("one of `names`");
+        let mut report = Report::default();
+        match &self.theatre {
+            Ok(theatre) => match theatre.lack_of(scenario) {
+                None => play(theatre, &[scenario], &mut report),
+                Some(lack) => report.skip(name, lack),
+            },
+            Err(missing) => report.skip(name, &format!("{missing:#}")),
+        }
+        report
+    }
 }
 
 /// Scenarios by their names.
