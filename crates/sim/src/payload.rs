@@ -5,6 +5,8 @@
 //! scribbled over and its id is not given out again soon: what reads it later finds rubbish, what
 //! names it panics.
 
+use std::cell::RefCell;
+
 use forebay_engine::format::crc32c;
 use forebay_engine::payload::{BufferId, BufferRange, Payload};
 use forebay_engine::units::{BLOCK_BYTES, Crc32c, SECTOR_BYTES};
@@ -18,6 +20,17 @@ const SLOT_BITS: u32 = 16;
 const SIZE_CLASSES: usize = 15;
 /// Byte that fills what was never written.
 const RUBBISH: u8 = 0xA5;
+/// Most memory that pools leave to those that come after them.
+const LEFT_BYTES_MAX: usize = 32 << 20;
+
+/// Memory by power of two of blocks.
+type Spare = [Vec<Vec<u8>>; SIZE_CLASSES];
+
+thread_local! {
+    /// Of pools that are gone. To ask the system for memory anew for each of many short lives takes
+    /// longer than these lives.
+    static LEFT: RefCell<Spare> = const { RefCell::new([const { Vec::new() }; SIZE_CLASSES]) };
+}
 
 /// Limits on what the engine may allocate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,8 +54,8 @@ struct Slot {
 pub struct BufferPool {
     slots: Vec<Slot>,
     free_slots: Vec<u32>,
-    /// Memory for reuse, by power of two of blocks.
-    spare: Vec<Vec<Vec<u8>>>,
+    /// Memory for reuse.
+    spare: Spare,
     limits: PoolLimits,
     engine_bytes: u64,
     random: Random,
@@ -52,7 +65,7 @@ impl BufferPool {
     /// An empty pool.
     #[must_use]
     pub fn new(limits: PoolLimits, random: Random) -> BufferPool {
-        let spare = (0..SIZE_CLASSES).map(|_| Vec::new()).collect();
+        let spare = Spare::default();
         let (slots, free_slots) = (Vec::new(), Vec::new());
         BufferPool { slots, free_slots, spare, limits, engine_bytes: 0, random }
     }
@@ -139,7 +152,7 @@ impl BufferPool {
         let capacity_bytes = capacity_bytes(bytes);
         let class = size_class(capacity_bytes);
         assert!(class < SIZE_CLASSES);
-        let memory = self.spare[class].pop().unwrap_or_else(|| vec![RUBBISH; capacity_bytes]);
+        let memory = self.spare[class].pop().unwrap_or_else(|| fresh(class));
         let index = self.free_slots.pop().unwrap_or_else(|| {
             self.slots.push(Slot {
                 bytes: Vec::new(),
@@ -189,6 +202,34 @@ impl BufferPool {
         slot.uses = (slot.uses + 1) & 0xFFFF;
         self.spare[size_class(memory.len())].push(memory);
         self.free_slots.push(index);
+    }
+}
+
+impl Drop for BufferPool {
+    fn drop(&mut self) {
+        let memory = self.slots.drain(..).map(|slot| slot.bytes);
+        let memory = memory.chain(self.spare.iter_mut().flat_map(std::mem::take));
+        LEFT.with_borrow_mut(|left| {
+            let mut left_bytes: usize = left.iter().flatten().map(Vec::len).sum();
+            for bytes in memory.filter(|bytes| !bytes.is_empty()) {
+                left_bytes += bytes.len();
+                if left_bytes > LEFT_BYTES_MAX {
+                    break;
+                }
+                left[size_class(bytes.len())].push(bytes);
+            }
+        });
+    }
+}
+
+/// Memory with nothing in it: a run must not depend on those before it.
+fn fresh(class: usize) -> Vec<u8> {
+    match LEFT.with_borrow_mut(|left| left[class].pop()) {
+        Some(mut memory) => {
+            memory.fill(RUBBISH);
+            memory
+        }
+        None => vec![RUBBISH; BLOCK_BYTES << class],
     }
 }
 

@@ -30,7 +30,7 @@ use forebay_engine::units::{BLOCK_BYTES, VolumeSlot};
 use super::damage::{Damaged, Promise, Stability, damage};
 use super::image::{End, Image};
 use super::ledger::{Ledger, block_bytes, write_of};
-use super::machine::{Halt, Machine};
+use super::machine::{Halt, Machine, Media};
 use super::{Reached, Target};
 use crate::random::Random;
 
@@ -89,36 +89,40 @@ fn case(random: &mut Random, reached: &mut Reached) -> Result<(), String> {
         Promise::Former => "promise Former",
         Promise::Nothing => "promise Nothing",
     });
-    judge(damaged, &image, random, reached)
+    judge(damaged, &image, random, reached).map(drop)
 }
 
-/// Recovers the damaged device, uses it, starts again, and compares with what is promised.
+/// Recovers the damaged device, uses it, starts again, and compares with what is promised. Returns
+/// the devices, unless the engine came to a halt on them.
 pub(super) fn judge(
     damaged: Damaged,
     image: &Image,
     random: &mut Random,
     reached: &mut Reached,
-) -> Result<(), String> {
+) -> Result<Option<Media>, String> {
     let Damaged { media, promise, stability, done, kinds } = damaged;
     let is_whole = kinds == ["nothing"];
-    let result = Machine::start(media, random.fork()).and_then(|machine| {
-        reached.note("served");
-        let seen = use_set(machine, &image.ledger, promise, random, reached)?;
-        start_again(seen, &image.ledger, stability, random)
-    });
-    match result {
-        Ok(()) => Ok(()),
-        Err(Halt::Refused(text)) if text.is_empty() || is_whole => {
-            Err(format!("refused with `{text}`, {:?}, {done:?}", image.end))
+    let result = match Machine::start_or_return(media, random.fork()) {
+        Ok(machine) => {
+            reached.note("served");
+            use_set(machine, &image.ledger, promise, random, reached)
+                .and_then(|seen| start_again(seen, &image.ledger, stability, random))
         }
-        Err(Halt::Refused(_)) => {
+        Err((Halt::Refused(text), media)) if !text.is_empty() && !is_whole => {
             reached.note("refused");
-            Ok(())
+            Ok(media)
+        }
+        Err((halt, _)) => Err(halt),
+    };
+    match result {
+        Ok(media) => Ok(Some(media)),
+        Err(Halt::Refused(text)) => {
+            Err(format!("refused with `{text}`, {:?}, {done:?}", image.end))
         }
         // A forged log may leave no room in which to go on.
         Err(Halt::Stuck(_)) if promise == Promise::Nothing => {
             reached.note("stuck");
-            Ok(())
+            Ok(None)
         }
         Err(Halt::Stuck(text) | Halt::Wrong(text)) => {
             Err(format!("{text}\n  {:?}, {promise:?}, {done:?}", image.end))
@@ -147,22 +151,25 @@ fn use_set(
     Ok((machine, seen))
 }
 
-/// What was seen is still there, now and after a stop and a start.
+/// What was seen is still there, now and after a stop and a start. Returns the devices.
 fn start_again(
     (mut machine, seen): (Machine, Seen),
     ledger: &Ledger,
     stability: Stability,
     random: &mut Random,
-) -> Result<(), Halt> {
+) -> Result<Media, Halt> {
     compare(&mut machine, &seen, ledger, stability)?;
     let _ = machine.command(Command::Stop)?;
-    match Machine::start(machine.kill(), random.fork()) {
-        Ok(mut machine) => compare(&mut machine, &seen, ledger, stability),
-        Err(Halt::Refused(text)) if stability == Stability::Stays => {
+    match Machine::start_or_return(machine.kill(), random.fork()) {
+        Ok(mut machine) => {
+            compare(&mut machine, &seen, ledger, stability)?;
+            Ok(machine.kill())
+        }
+        Err((Halt::Refused(text), _)) if stability == Stability::Stays => {
             Err(Halt::Wrong(format!("refused after it was served and stopped: {text}")))
         }
-        Err(Halt::Refused(_)) => Ok(()),
-        Err(halt) => Err(halt),
+        Err((Halt::Refused(_), media)) => Ok(media),
+        Err((halt, _)) => Err(halt),
     }
 }
 

@@ -18,7 +18,7 @@ use forebay_engine::format::superblock::SUPERBLOCK_BYTES;
 
 use super::damage::{Damaged, Part, Stability, parts, promise_after, summary_range};
 use super::image::{End, Image, ImageSize};
-use super::machine::read_superblock;
+use super::machine::{Media, read_superblock};
 use super::{Reached, device};
 use crate::caught::catch_panic;
 use crate::cores::on_all_cores;
@@ -48,8 +48,8 @@ struct Flips {
     seed: u64,
     image: Image,
     places: Vec<Place>,
-    /// The cache device once more, to look at with a flip in it.
-    scratch: RefCell<Vec<u8>>,
+    /// The devices once more, to put a flip into and to use. Between flips they are as in `image`.
+    scratch: RefCell<Media>,
 }
 
 /// A flip after which the engine did what it must not do.
@@ -148,7 +148,7 @@ impl Flips {
         let size = ImageSize { end: Some(end), ..SIZE };
         let image = Image::sized(&size, &mut Random::new(seed))?;
         let places = places(&image);
-        let scratch = RefCell::new(image.media.cache.clone());
+        let scratch = RefCell::new(image.media.clone());
         Ok(Flips { seed, image, places, scratch })
     }
 
@@ -176,11 +176,11 @@ impl Flips {
 
     /// Whether the host takes the same superblock as from the device without the flip.
     fn is_chosen_alike(&self, at: usize, mask: u8) -> bool {
-        let mut cache = self.scratch.borrow_mut();
+        let cache = &mut self.scratch.borrow_mut().cache;
         cache[at] ^= mask;
-        let flipped = read_superblock(&cache);
+        let flipped = read_superblock(cache);
         cache[at] ^= mask;
-        let whole = read_superblock(&cache).expect("nothing is wrong with the image");
+        let whole = read_superblock(cache).expect("nothing is wrong with the image");
         flipped.is_ok_and(|flipped| flipped.encode() == whole.encode())
     }
 
@@ -190,7 +190,7 @@ impl Flips {
         (at, mask): (usize, u8),
         reached: &mut Reached,
     ) -> Result<(), String> {
-        let mut media = self.image.media.clone();
+        let mut media = self.scratch.take();
         media.cache[at] ^= mask;
         let promise = promise_after(place.part, self.image.end);
         let damaged = Damaged {
@@ -202,7 +202,8 @@ impl Flips {
         };
         let mut here = Reached::default();
         let mut random = Random::new(self.seed ^ at as u64);
-        device::judge(damaged, &self.image, &mut random, &mut here)?;
+        let used = device::judge(damaged, &self.image, &mut random, &mut here)?;
+        self.give_back(used, at);
         if place.part == Part::Superblock && here.count("served") == 0 {
             return Err("refused, though the other superblock is whole".to_owned());
         }
@@ -212,6 +213,15 @@ impl Flips {
         }
         reached.add(&here);
         Ok(())
+    }
+
+    /// Takes the devices back after a flip of the byte `at`, without what was done to them. To copy
+    /// them whole for each flip takes as long as all the rest.
+    fn give_back(&self, used: Option<Media>, at: usize) {
+        let mut media = used.unwrap_or_else(|| self.image.media.clone());
+        media.restore(&self.image.media);
+        media.cache[at] = self.image.media.cache[at];
+        self.scratch.replace(media);
     }
 }
 
@@ -249,4 +259,24 @@ fn places(image: &Image) -> Vec<Place> {
         }
     }
     places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_flip_is_made_on_the_same_devices() {
+        for end in [End::Stopped, End::Killed, End::Idle] {
+            let flips = Flips::new(1, end).expect("a whole device");
+            let mut reached = Reached::default();
+            for place in &flips.places {
+                flips.flip(place, place.bytes.start + 8, &mut reached).expect("a good flip");
+                let scratch = flips.scratch.borrow();
+                assert!(scratch.cache == flips.image.media.cache, "{}", place.name);
+                assert!(scratch.origins == flips.image.media.origins, "{}", place.name);
+            }
+            assert!(reached.count("served") > 0 && reached.count("refused") > 0, "{end:?}");
+        }
+    }
 }

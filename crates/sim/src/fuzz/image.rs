@@ -120,7 +120,7 @@ fn format(size: &ImageSize, ledger: &mut Ledger, random: &mut Random) -> (Media,
     let geometry = Geometry::new(bytes, Some(SEGMENT_BYTES)).expect("large enough");
     let set_id = std::array::from_fn(|_| random.bits() as u8);
     let mut superblock = Superblock::new(set_id, geometry, "fuzzed");
-    let mut media = Media { cache: vec![0; bytes as usize], origins: Vec::new() };
+    let mut media = Media { cache: vec![0; bytes as usize], ..Media::default() };
     for index in 0..random.between(size.volumes.clone()) as usize {
         let block_count = random.between(size.blocks.clone());
         let new = NewVolume {
@@ -248,7 +248,7 @@ impl Writer {
             }
             End::Idle => self.machine.idle(WAKEUPS_UNTIL_IDLE)?,
         }
-        let media = self.machine.kill();
+        let media = Media { written: Vec::new(), ..self.machine.kill() };
         let earlier = self.earlier.expect("taken in one of the steps");
         Ok(Image { media, earlier, ledger: self.ledger, end, geometry })
     }

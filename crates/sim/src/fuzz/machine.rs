@@ -35,6 +35,21 @@ pub struct Media {
     pub cache: Vec<u8>,
     /// The origin of volume `volume-N` at N.
     pub origins: Vec<Vec<u8>>,
+    /// What machines have changed: whoever has a copy from before need not compare all of it.
+    pub written: Vec<Written>,
+}
+
+impl Media {
+    /// Makes them equal again to `original`, of which they were a copy before machines wrote.
+    pub fn restore(&mut self, original: &Media) {
+        for Written { origin, bytes } in self.written.drain(..) {
+            let (device, original) = match origin {
+                None => (&mut self.cache, &original.cache),
+                Some(index) => (&mut self.origins[index], &original.origins[index]),
+            };
+            device[bytes.clone()].copy_from_slice(&original[bytes]);
+        }
+    }
 }
 
 /// A stretch of a device that a machine wrote, zeroed or discarded.
@@ -73,7 +88,6 @@ pub struct Machine {
     replies: BTreeMap<u64, Reply>,
     commands: BTreeMap<u64, CommandResult>,
     recovered: Option<Result<(), String>>,
-    written: Vec<Written>,
 }
 
 /// Reads the superblock as a host does: the copy lies where the first region says, else at the end.
@@ -105,10 +119,21 @@ impl Machine {
     /// Starts the engine on what the devices hold, and waits until it serves.
     ///
     /// # Errors
-    /// If it refuses or does what it must not do; the devices come back with a refusal.
-    pub fn start(media: Media, mut random: Random) -> Result<Machine, Halt> {
-        let superblock =
-            read_superblock(&media.cache).map_err(|corrupt| Halt::Refused(corrupt.to_string()))?;
+    /// If it refuses or does what it must not do.
+    pub fn start(media: Media, random: Random) -> Result<Machine, Halt> {
+        Machine::start_or_return(media, random).map_err(|(halt, _)| halt)
+    }
+
+    /// The same; beside an error stands what is on the devices.
+    ///
+    /// # Errors
+    /// As [`Machine::start`].
+    pub fn start_or_return(media: Media, mut random: Random) -> Result<Machine, (Halt, Media)> {
+        let written_before = media.written.len();
+        let superblock = match read_superblock(&media.cache) {
+            Ok(superblock) => superblock,
+            Err(corrupt) => return Err((Halt::Refused(corrupt.to_string()), media)),
+        };
         let cache = CacheFacts {
             size_bytes: media.cache.len() as u64,
             has_volatile_cache: true,
@@ -145,27 +170,22 @@ impl Machine {
             replies: BTreeMap::new(),
             commands: BTreeMap::new(),
             recovered: None,
-            written: Vec::new(),
         };
-        machine.wait("recovery", |machine| machine.recovered.is_some())?;
-        match machine.recovered.clone().expect("just waited for") {
-            Ok(()) => Ok(machine),
-            Err(text) if machine.written.is_empty() => Err(Halt::Refused(text)),
-            Err(text) => Err(Halt::Wrong(format!("it wrote to a device and then refused: {text}"))),
-        }
+        let halt = match machine.wait("recovery", |machine| machine.recovered.is_some()) {
+            Err(halt) => halt,
+            Ok(()) => match machine.recovered.clone().expect("just waited for") {
+                Ok(()) => return Ok(machine),
+                Err(text) if machine.media.written.len() == written_before => Halt::Refused(text),
+                Err(text) => Halt::Wrong(format!("it wrote to a device and then refused: {text}")),
+            },
+        };
+        Err((halt, machine.media))
     }
 
     /// The process dies; operations that were handed over and not done never happen.
     #[must_use]
     pub fn kill(self) -> Media {
         self.media
-    }
-
-    /// The same, and tells what has changed on the devices since the start: whoever keeps another
-    /// copy of them need not compare all of it.
-    #[must_use]
-    pub fn kill_and_tell(self) -> (Media, Vec<Written>) {
-        (self.media, self.written)
     }
 
     /// The devices, between operations.
@@ -394,11 +414,11 @@ impl Machine {
                     bytes.copy_from_slice(self.pool.bytes(*range));
                     rest = behind;
                 }
-                self.written.push(Written { origin, bytes });
+                self.media.written.push(Written { origin, bytes });
             }
             IoKind::Discard { .. } | IoKind::WriteZeroes { .. } => {
                 place.fill(0);
-                self.written.push(Written { origin, bytes });
+                self.media.written.push(Written { origin, bytes });
             }
             IoKind::Flush => {}
         }

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use forebay_host::recording::{DeviceRole, Entry, Operation};
-use forebay_sim::fuzz::machine::{Media, Written, read_superblock};
+use forebay_sim::fuzz::machine::{Media, read_superblock};
 use forebay_sim::random::Random;
 
 use super::judge::{Crash, SECTOR_BYTES};
@@ -199,12 +199,13 @@ impl<'a> Images<'a> {
         media
     }
 
-    /// Takes devices back that have changed in `written` since the crash.
-    pub(super) fn take_back(&mut self, crash: Crash, mut media: Media, written: &[Written]) {
+    /// Takes devices back that machines have changed since the crash.
+    pub(super) fn take_back(&mut self, crash: Crash, mut media: Media) {
         let source = match crash {
             Crash::Death => &self.ended,
             Crash::PowerCut => &self.durable,
         };
+        media.restore(source);
         let mut restore = |origin: Option<usize>, range: Range<usize>| {
             let source = match origin {
                 None => &source.cache,
@@ -213,9 +214,6 @@ impl<'a> Images<'a> {
             let source = &source[range.clone()];
             device(&mut media, origin)[range].copy_from_slice(source);
         };
-        for Written { origin, bytes } in written {
-            restore(*origin, bytes.clone());
-        }
         for one in &self.devices {
             for volatile in one.volatile.iter().filter(|other| is_doubtful(crash, other)) {
                 let (offset, length) = operation_of(self.entries, volatile.begin).range();

@@ -82,7 +82,7 @@ fn prepare(scratch: &Scratch, volumes: &[(u64, &str)]) {
 fn read_devices(files: impl Iterator<Item = PathBuf>) -> Media {
     let mut all = files
         .map(|path| fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display())));
-    Media { cache: all.next().unwrap(), origins: all.collect() }
+    Media { cache: all.next().unwrap(), origins: all.collect(), written: Vec::new() }
 }
 
 fn wait_for(answered: &AtomicU64, wanted: u64) {

@@ -12,7 +12,7 @@
 use forebay_engine::event::Command;
 use forebay_engine::units::VolumeSlot;
 use forebay_host::recording::Entry;
-use forebay_sim::fuzz::machine::{Halt, Machine, Media, Written};
+use forebay_sim::fuzz::machine::{Halt, Machine, Media};
 use forebay_sim::random::Random;
 
 use super::images::{Fate, Images};
@@ -218,8 +218,8 @@ impl Replay<'_> {
                 .check(crash, *volume, 0, origin)
                 .map_err(|text| format!("the origin alone: {text}"))?;
         }
-        let (media, written) = self.recover_twice(crash, media, &mut random)?;
-        self.images.take_back(crash, media, &written);
+        let media = self.recover_twice(crash, media, &mut random)?;
+        self.images.take_back(crash, media);
         Ok(())
     }
 
@@ -228,7 +228,7 @@ impl Replay<'_> {
         crash: Crash,
         media: Media,
         random: &mut Random,
-    ) -> Result<(Media, Vec<Written>), String> {
+    ) -> Result<Media, String> {
         let start = |media, random| {
             Machine::start(media, random).map_err(|halt| format!("recovery: {halt:?}"))
         };
@@ -249,8 +249,7 @@ impl Replay<'_> {
             let stopped = stopped.map_err(|halt| format!("stop: {halt:?}"))?;
             stopped.map_err(|error| format!("stop: {error:?}"))?;
         }
-        let (media, mut written) = machine.kill_and_tell();
-        let mut machine = start(media, random.fork())?;
+        let mut machine = start(machine.kill(), random.fork())?;
         for (volume, content) in first.iter().enumerate() {
             let length = content.len() as u64;
             read_volume(&mut machine, volume, length, &mut |offset, bytes| {
@@ -263,8 +262,6 @@ impl Replay<'_> {
                 Err(format!("volume {volume}: byte {at} changed without a write"))
             })?;
         }
-        let (media, more) = machine.kill_and_tell();
-        written.extend(more);
-        Ok((media, written))
+        Ok(machine.kill())
     }
 }
