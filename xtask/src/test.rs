@@ -159,8 +159,8 @@ fn test_in_guests(
     };
     let fetch = if options.no_install { Fetch::Never } else { Fetch::IfMissing };
     let guests = vm::Tests::prepare(target_folder, &forebay, effort, fetch);
-    for scenario in vm::Tests::names() {
-        let name = format!("vm {scenario}");
+    for scenario in vm::SCENARIOS {
+        let name = format!("vm {}", scenario.name);
         tally.add(record.part(&name, || Ok(Tally::of_guest(guests.run(scenario))))?);
     }
     Ok(())

@@ -222,6 +222,11 @@ impl Drop for BufferPool {
     }
 }
 
+/// Gives back to the system what pools of this thread have left.
+pub(crate) fn release_left() {
+    LEFT.take();
+}
+
 /// Memory with nothing in it: a run must not depend on those before it.
 fn fresh(class: usize) -> Vec<u8> {
     match LEFT.with_borrow_mut(|left| left[class].pop()) {

@@ -31,6 +31,7 @@ use anyhow::Context;
 
 use disk::{Disk, Speed};
 pub(crate) use report::Report;
+pub(crate) use scenarios::ALL as SCENARIOS;
 use scenarios::{Scenario, System};
 use stage::{Stage, Theatre};
 pub(crate) use supplies::Fetch;
@@ -214,25 +215,15 @@ impl Tests {
         Tests { theatre: prepare(target, forebay, &all, effort, fetch) }
     }
 
-    /// Names of the scenarios.
-    pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-        scenarios::ALL.iter().map(|scenario| scenario.name)
-    }
-
-    /// Runs the scenario of this name. What is missing is a reason to skip it, not an error.
-    ///
-    /// # Panics
-    /// If there is none.
-    pub(crate) fn run(&self, name: &str) -> Report {
-        let mut scenarios = scenarios::ALL.iter();
-        let scenario = scenarios.find(|scenario| scenario.name == name).expect("one of `names`");
+    /// Runs a scenario. What is missing is a reason to skip it, not an error.
+    pub(crate) fn run(&self, scenario: &Scenario) -> Report {
         let mut report = Report::default();
         match &self.theatre {
             Ok(theatre) => match theatre.lack_of(scenario) {
                 None => play(theatre, &[scenario], &mut report),
-                Some(lack) => report.skip(name, lack),
+                Some(lack) => report.skip(scenario.name, lack),
             },
-            Err(missing) => report.skip(name, &format!("{missing:#}")),
+            Err(missing) => report.skip(scenario.name, &format!("{missing:#}")),
         }
         report
     }

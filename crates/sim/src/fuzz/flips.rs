@@ -18,7 +18,7 @@ use forebay_engine::format::superblock::SUPERBLOCK_BYTES;
 
 use super::damage::{Damaged, Part, Stability, parts, promise_after, summary_range};
 use super::image::{End, Image, ImageSize};
-use super::machine::{Media, read_superblock};
+use super::machine::{Media, Written, read_superblock};
 use super::{Reached, device};
 use crate::caught::catch_panic;
 use crate::cores::on_all_cores;
@@ -48,6 +48,8 @@ struct Flips {
     seed: u64,
     image: Image,
     places: Vec<Place>,
+    /// The superblock that a host takes of `image`, encoded.
+    superblock: Vec<u8>,
     /// The devices once more, to put a flip into and to use. Between flips they are as in `image`.
     scratch: RefCell<Media>,
 }
@@ -148,8 +150,10 @@ impl Flips {
         let size = ImageSize { end: Some(end), ..SIZE };
         let image = Image::sized(&size, &mut Random::new(seed))?;
         let places = places(&image);
+        let superblock = read_superblock(&image.media.cache).map_err(|corrupt| corrupt.to_string());
+        let superblock = superblock?.encode();
         let scratch = RefCell::new(image.media.clone());
-        Ok(Flips { seed, image, places, scratch })
+        Ok(Flips { seed, image, places, superblock, scratch })
     }
 
     /// Flips a byte in each of two ways, and judges what recovery makes of it.
@@ -180,8 +184,7 @@ impl Flips {
         cache[at] ^= mask;
         let flipped = read_superblock(cache);
         cache[at] ^= mask;
-        let whole = read_superblock(cache).expect("nothing is wrong with the image");
-        flipped.is_ok_and(|flipped| flipped.encode() == whole.encode())
+        flipped.is_ok_and(|flipped| flipped.encode() == self.superblock)
     }
 
     fn flip_with(
@@ -192,6 +195,7 @@ impl Flips {
     ) -> Result<(), String> {
         let mut media = self.scratch.take();
         media.cache[at] ^= mask;
+        media.written.push(Written { origin: None, bytes: at..at + 1 });
         let promise = promise_after(place.part, self.image.end);
         let damaged = Damaged {
             media,
@@ -203,7 +207,7 @@ impl Flips {
         let mut here = Reached::default();
         let mut random = Random::new(self.seed ^ at as u64);
         let used = device::judge(damaged, &self.image, &mut random, &mut here)?;
-        self.give_back(used, at);
+        self.give_back(used);
         if place.part == Part::Superblock && here.count("served") == 0 {
             return Err("refused, though the other superblock is whole".to_owned());
         }
@@ -215,12 +219,11 @@ impl Flips {
         Ok(())
     }
 
-    /// Takes the devices back after a flip of the byte `at`, without what was done to them. To copy
-    /// them whole for each flip takes as long as all the rest.
-    fn give_back(&self, used: Option<Media>, at: usize) {
+    /// Takes the devices back after a flip, without what was done to them. To copy them whole for
+    /// each flip takes as long as all the rest.
+    fn give_back(&self, used: Option<Media>) {
         let mut media = used.unwrap_or_else(|| self.image.media.clone());
         media.restore(&self.image.media);
-        media.cache[at] = self.image.media.cache[at];
         self.scratch.replace(media);
     }
 }

@@ -35,12 +35,13 @@ pub struct Media {
     pub cache: Vec<u8>,
     /// The origin of volume `volume-N` at N.
     pub origins: Vec<Vec<u8>>,
-    /// What machines have changed: whoever has a copy from before need not compare all of it.
+    /// What machines have changed, and whoever says so: a copy from before need not be compared
+    /// with all of it.
     pub written: Vec<Written>,
 }
 
 impl Media {
-    /// Makes them equal again to `original`, of which they were a copy before machines wrote.
+    /// Makes them equal again to `original`, of which they were a copy before what is `written`.
     pub fn restore(&mut self, original: &Media) {
         for Written { origin, bytes } in self.written.drain(..) {
             let (device, original) = match origin {
@@ -52,7 +53,7 @@ impl Media {
     }
 }
 
-/// A stretch of a device that a machine wrote, zeroed or discarded.
+/// A stretch of a device that was written, zeroed, discarded or damaged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Written {
     /// Index of the origin; `None` for the cache device.

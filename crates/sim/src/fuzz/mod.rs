@@ -30,6 +30,7 @@ use forebay_engine::error::Corrupt;
 use peak_alloc::PeakAlloc;
 
 use crate::caught::catch_panic;
+use crate::payload::release_left;
 use crate::random::Random;
 
 /// Most bytes that one case may allocate beyond what there was before. A device of a case has at
@@ -118,6 +119,8 @@ impl Target {
     pub fn run(&self, seed: u64, cases: u64) -> Result<Reached, BadCase> {
         let mut reached = Reached::default();
         for seed in (0..cases).map(|index| seed.wrapping_add(index)) {
+            // A case has to account for all memory of its own.
+            release_left();
             let before = PeakAlloc.current_usage();
             PeakAlloc.reset_peak_usage();
             let result = catch_panic(|| (self.case)(&mut Random::new(seed), &mut reached));

@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use forebay_host::recording::{DeviceRole, Entry, Operation};
-use forebay_sim::fuzz::machine::{Media, read_superblock};
+use forebay_sim::fuzz::machine::{Media, Written, read_superblock};
 use forebay_sim::random::Random;
 
 use super::judge::{Crash, SECTOR_BYTES};
@@ -199,27 +199,20 @@ impl<'a> Images<'a> {
         media
     }
 
-    /// Takes devices back that machines have changed since the crash.
+    /// Takes devices back that the crash and machines have changed.
     pub(super) fn take_back(&mut self, crash: Crash, mut media: Media) {
         let source = match crash {
             Crash::Death => &self.ended,
             Crash::PowerCut => &self.durable,
         };
-        media.restore(source);
-        let mut restore = |origin: Option<usize>, range: Range<usize>| {
-            let source = match origin {
-                None => &source.cache,
-                Some(index) => &source.origins[index],
-            };
-            let source = &source[range.clone()];
-            device(&mut media, origin)[range].copy_from_slice(source);
-        };
         for one in &self.devices {
             for volatile in one.volatile.iter().filter(|other| is_doubtful(crash, other)) {
                 let (offset, length) = operation_of(self.entries, volatile.begin).range();
-                restore(one.origin, offset as usize..(offset + length) as usize);
+                let bytes = offset as usize..(offset + length) as usize;
+                media.written.push(Written { origin: one.origin, bytes });
             }
         }
+        media.restore(source);
         match crash {
             Crash::Death => self.ended_scratch = media,
             Crash::PowerCut => self.durable_scratch = media,
