@@ -21,6 +21,8 @@ use super::takeover::Takeovers;
 
 /// Blocks of a batch from which on the bound on SSD bytes holds.
 const BATCH_BLOCKS_MIN: f64 = 8.0;
+/// What a figure is worth at most.
+const DECIMALS_MAX: usize = 9;
 
 /// Whether a bound is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -59,6 +61,15 @@ impl Limit {
         }
     }
 
+    /// The usual number of decimals, or as many more as it takes to see on which side `value` is.
+    fn decimals(self, value: f64, usual: usize) -> usize {
+        let tells = |decimals: &usize| {
+            let rounded = format!("{value:.decimals$}").parse();
+            rounded.is_ok_and(|rounded| self.holds(rounded) == self.holds(value))
+        };
+        (usual..=DECIMALS_MAX).find(tells).unwrap_or(usual)
+    }
+
     fn text(self, unit: &str) -> String {
         match self {
             Limit::AtLeast(limit) => format!("at least {limit}{unit}"),
@@ -85,7 +96,8 @@ impl Bound {
             Some(spread) if limit.holds(spread.median) => Verdict::Met,
             Some(_) => Verdict::Missed,
         };
-        Bound { work, bound: limit.text(unit), measured: text(measured, 2, unit), verdict }
+        let decimals = measured.map_or(2, |spread| limit.decimals(spread.median, 2));
+        Bound { work, bound: limit.text(unit), measured: text(measured, decimals, unit), verdict }
     }
 
     /// A bound that somebody else has judged.
@@ -95,8 +107,8 @@ impl Bound {
         value: Option<f64>,
         verdict: Verdict,
     ) -> Bound {
-        // To as many places as reports have, so that it is seen on which side of a limit it is.
-        let decimals = if value.is_some_and(|value| value.abs() < 10.0) { 3 } else { 2 };
+        let usual = if value.is_some_and(|value| value.abs() < 10.0) { 3 } else { 2 };
+        let decimals = value.map_or(usual, |value| limit.decimals(value, usual));
         let measured = text(Spread::of(value), decimals, "");
         Bound { work, bound: limit.text(""), measured, verdict }
     }
@@ -309,5 +321,17 @@ mod tests {
         assert_eq!(verdict(Limit::AtMost(1.0), &[1.0]), Verdict::Met);
         assert_eq!(verdict(Limit::Below(1.5), &[1.5]), Verdict::Missed);
         assert_eq!(verdict(Limit::Below(1.5), &[]), Verdict::NotMeasured);
+    }
+
+    #[test]
+    fn a_figure_is_as_long_as_its_verdict_needs() {
+        let measured =
+            |limit, value| Bound::new(String::new(), limit, " s", Spread::of([value])).measured;
+        assert_eq!(measured(Limit::AtLeast(0.95), 0.9496), "0.9496 s");
+        assert_eq!(measured(Limit::AtLeast(0.95), 0.9543), "0.95 s");
+        assert_eq!(measured(Limit::Below(1.5), 1.4999), "1.4999 s");
+        let judged =
+            Bound::judged(String::new(), Limit::AtLeast(1.0), Some(0.9996), Verdict::Missed);
+        assert_eq!(judged.measured, "0.9996");
     }
 }

@@ -290,7 +290,7 @@ fn recovery_table(recovery: &Recovery) -> String {
             format!("{} %", number(row.occupancy * 100.0, 0)),
             cell(row.spread(|sample| sample.recovery_seconds), 3),
             cell(row.spread(|sample| sample.ready_seconds), 3),
-            cell(row.spread(|sample| sample.cpu_seconds), 2),
+            cell(row.spread(|sample| sample.cpu_seconds), 3),
             cell(row.spread(|sample| sample.read_bytes as f64 / mib), 0),
             cell(row.seconds_per_tib(), 0),
             cell(row.seconds_per_tib_at_assumed_rate(), 0),
@@ -304,8 +304,7 @@ The daemon was killed with SIGKILL after the log was filled by random reads of o
 were promoted, and started again. The cache file lies on the disk, which reads it with {} GB/s in
 pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are proportions, the first
 of the time measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of
-a start with an empty log, as if reading and computing took turns. CPU time is counted in hundredths
-of a second, so it is rough for small logs.
+a start with an empty log, as if reading and computing took turns.
 
 ",
         number(recovery.read_rate / 1e9, 2),

@@ -14,8 +14,15 @@ use super::spread::Spread;
 
 pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 pub(super) const DEPTH: u32 = 4;
-pub(super) const SIZES: Sizes =
-    Sizes { origin_bytes: 2 << 30, fill: Fill::Written, cache_bytes: 768 << 20 };
+/// From the beginning of the volume on.
+pub(super) const WRITTEN_BYTES: u64 = 2 << 30;
+/// The volume is so large that what is written lies in one of the sixteen zones of the emulated hard
+/// disk: where the disk became slower on the way, the second half would differ by that alone.
+pub(super) const SIZES: Sizes = Sizes {
+    origin_bytes: 32 << 30,
+    fill: Fill::WrittenUntil(WRITTEN_BYTES),
+    cache_bytes: 768 << 20,
+};
 /// What origins and caches are expected to do, to say what a run takes.
 const EXPECTED_RATE: u64 = 180 << 20;
 const PHASE_SECONDS: u64 = 1;
@@ -55,7 +62,7 @@ impl Row {
 
 /// About what it takes.
 pub(super) fn seconds(plan: Plan) -> u64 {
-    let phase = SIZES.origin_bytes / EXPECTED_RATE + PHASE_SECONDS;
+    let phase = WRITTEN_BYTES / EXPECTED_RATE + PHASE_SECONDS;
     Origin::ALL.len() as u64 * u64::from(plan.repetitions) * 2 * phase
 }
 
@@ -65,7 +72,7 @@ pub(super) fn measure(
     plan: Plan,
     progress: &mut Progress,
 ) -> anyhow::Result<Vec<Row>> {
-    let (written, cache) = (SIZES.origin_bytes >> 20, SIZES.cache_bytes >> 20);
+    let (written, cache) = (WRITTEN_BYTES >> 20, SIZES.cache_bytes >> 20);
     println!("sequential writes: {written} MiB with {cache} MiB of cache");
     let mut rows = Vec::new();
     for origin in Origin::ALL {
@@ -92,8 +99,8 @@ fn sample(bench: Bench<'_>, origin: Origin) -> anyhow::Result<Sample> {
         block_bytes: BLOCK_BYTES,
         depth: DEPTH,
         start_bytes: 0,
-        span_bytes: SIZES.origin_bytes,
-        end: End::Bytes(SIZES.origin_bytes),
+        span_bytes: WRITTEN_BYTES,
+        end: End::Bytes(WRITTEN_BYTES),
         more: &[],
     };
     let (server, uri) = bench.serve_bare(origin, SIZES)?;

@@ -43,6 +43,8 @@ impl Origin {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fill {
     Written,
+    /// So many bytes from its beginning on are; behind them are holes.
+    WrittenUntil(u64),
     /// Takes RAM only for what is written home.
     Holes,
 }
@@ -58,7 +60,11 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Bytes that the RAM file system must have room for.
     pub(super) fn ram_bytes(self) -> u64 {
-        self.origin_bytes + self.origin_bytes / 8
+        let bytes = match self.fill {
+            Fill::WrittenUntil(end) => end,
+            Fill::Written | Fill::Holes => self.origin_bytes,
+        };
+        bytes + bytes / 8
     }
 
     /// Bytes that the disk must have room for.
@@ -113,6 +119,11 @@ impl Bench<'_> {
         let bytes = sizes.origin_bytes;
         let file = match sizes.fill {
             Fill::Written => self.ram.file("origin.img", bytes)?,
+            Fill::WrittenUntil(end) => {
+                let path = self.ram.file("beginning.img", end)?;
+                std::fs::File::options().write(true).open(&path)?.set_len(bytes)?;
+                path
+            }
             Fill::Holes => {
                 // Made anew each time: what an earlier phase wrote takes RAM.
                 let path = self.ram.path("holes.img");

@@ -4,6 +4,9 @@ use super::columns::number;
 use crate::bounds::{Judged, Verdict};
 use crate::plan::Limit;
 
+/// What a figure is worth at most.
+const DECIMALS_MAX: usize = 9;
+
 /// What has to be.
 pub(super) fn limit(limit: Limit) -> String {
     let text = |value: f64| if value < 1e3 { value.to_string() } else { number(value) };
@@ -13,9 +16,17 @@ pub(super) fn limit(limit: Limit) -> String {
     }
 }
 
-/// What was measured.
+/// What was measured: as other figures are written, or with as many decimals more as it takes to see
+/// that a limit was missed.
 pub(super) fn value(judged: &Judged) -> String {
-    judged.value.map_or_else(|| "–".to_owned(), number)
+    let Some(value) = judged.value else { return "–".to_owned() };
+    let usual = number(value);
+    let tells = |text: &str| !text.parse().is_ok_and(|rounded| judged.limit.holds(rounded));
+    if judged.limit.holds(value) || tells(&usual.replace(',', "")) {
+        return usual;
+    }
+    let longer = (1..=DECIMALS_MAX).map(|decimals| format!("{value:.decimals$}"));
+    longer.into_iter().find(|text| tells(text)).unwrap_or(usual)
 }
 
 /// What follows.
@@ -58,6 +69,17 @@ mod tests {
         let value = |value| value_of(Some(value));
         assert_eq!((value(0.9496).as_str(), value(5599.4).as_str()), ("0.950", "5,599"));
         assert_eq!(value_of(None), "–");
+    }
+
+    #[test]
+    fn a_value_is_as_long_as_its_verdict_needs() {
+        let missed = |value, limit| {
+            super::value(&Judged { value: Some(value), limit, ..judged(Verdict::Missed) })
+        };
+        assert_eq!(missed(0.999_61, Limit::AtLeast(1.0)), "0.9996");
+        assert_eq!(missed(0.97, Limit::AtLeast(1.0)), "0.970");
+        assert_eq!(missed(1.000_02, Limit::AtMost(1.0)), "1.00002");
+        assert_eq!(missed(1154.7, Limit::AtLeast(1155.0)), "1154.7");
     }
 
     fn value_of(value: Option<f64>) -> String {

@@ -295,14 +295,16 @@ fn sequential_table(rows: &[sequential::Row]) -> String {
         "\
 ### Sequential writes larger than the cache
 
-{} MiB in requests of 1 MiB, {} at a time, through a cache of {} MiB that begins empty. Part of the
-data is still dirty in the cache when the last write is answered; the second half of the time shows
-what is left when the cache has no more room.
+{} MiB in requests of 1 MiB, {} at a time, through a cache of {} MiB that begins empty, to the
+beginning of a volume of {} GiB: in one zone of the emulated hard disk, which is equally fast there.
+Part of the data is still dirty in the cache when the last write is answered; the second half of the
+time shows what is left when the cache has no more room.
 
 ",
-        sequential::SIZES.origin_bytes >> 20,
+        sequential::WRITTEN_BYTES >> 20,
         sequential::DEPTH,
         sequential::SIZES.cache_bytes >> 20,
+        sequential::SIZES.origin_bytes >> 30,
     ) + &table(&header, lines)
 }
 
