@@ -235,8 +235,8 @@ on {}, at commit `{}`.
 {}{guest}
 Guests with Debian's kernel, whose processors and devices QEMU emulates; each target has one of its
 own with fresh disks, of which the slow one does {slow} requests and the fast one {fast} a second
-(`xtask/vm/caches.sh`). Only ratios within the tables mean anything. Targets that are written to were
-measured {WRITES_OF_ROUND} times as often as the others; of several times, figures are medians.
+(`xtask/vm/caches.sh`). Only ratios within the tables mean anything. Targets that are written to
+were measured {WRITES_OF_ROUND} times as often as the others; of several times, figures are medians.
 
 ## Bounds
 

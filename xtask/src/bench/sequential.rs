@@ -16,8 +16,8 @@ pub(super) const BLOCK_BYTES: u64 = 1 << 20;
 pub(super) const DEPTH: u32 = 4;
 /// From the beginning of the volume on.
 pub(super) const WRITTEN_BYTES: u64 = 2 << 30;
-/// The volume is so large that what is written lies in one of the sixteen zones of the emulated hard
-/// disk: where the disk became slower on the way, the second half would differ by that alone.
+/// The volume is so large that what is written lies in one of the sixteen zones of the emulated
+/// hard disk: if the disk became slower on the way, the second half would differ by that alone.
 pub(super) const SIZES: Sizes = Sizes {
     origin_bytes: 32 << 30,
     fill: Fill::WrittenUntil(WRITTEN_BYTES),

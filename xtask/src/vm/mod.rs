@@ -137,8 +137,8 @@ const CACHE_DISKS: &[Disk] = &[
     Disk { name: RESULTS, bytes: 64 << 20, speed: Speed::Memory },
 ];
 const RESULTS: &str = "results";
-/// Beside what is measured: set-up, fio's start, and other data read until it fills a dm-cache, which
-/// takes from four to eight minutes here and longer on a busy machine.
+/// Beside what is measured: set-up, fio's start, and other data read until it fills a dm-cache,
+/// which takes from four to eight minutes here and longer on a busy machine.
 const CACHE_SECONDS_MORE: u64 = 1800;
 
 /// Guests in which caches of the kernel, and forebay, are measured.

@@ -16,7 +16,7 @@ pub(super) fn limit(limit: Limit) -> String {
     }
 }
 
-/// What was measured: as other figures are written, or with as many decimals more as it takes to see
+/// What was measured: as other figures are written, or with as many decimals as it takes to see
 /// that a limit was missed.
 pub(super) fn value(judged: &Judged) -> String {
     let Some(value) = judged.value else { return "–".to_owned() };
