@@ -306,8 +306,8 @@ pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are pro
 of the time measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of
 a start with an empty log, as if reading and computing took turns. A start reads a block of summary
 for each segment of 1 MiB, and as a whole the segments that were begun since the last checkpoint,
-which is written after each 64 times its own size: none of the log to half a percent of it,
-depending on when the daemon was killed.
+which is written after each 64 times its own size: how many they are depends on when the daemon was
+killed.
 
 ",
         number(recovery.read_rate / 1e9, 2),
