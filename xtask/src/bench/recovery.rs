@@ -61,7 +61,7 @@ pub(super) struct Row {
     pub(super) empty_memory_bytes: u64,
     /// Resident memory of the process with an empty log.
     pub(super) empty_resident_bytes: u64,
-    /// CPU time of a start with an empty log.
+    /// CPU time of a start with an empty log, the median of as many.
     pub(super) empty_cpu_seconds: f64,
     pub(super) samples: Vec<Sample>,
 }
@@ -165,8 +165,16 @@ fn measure_row(
     std::fs::File::create(&origin)?.set_len(volume_bytes)?;
     let (bytes, order) = (cache_bytes, Order::Coalescing);
     program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
+    // As often as the starts that it is taken from: it differs from one to the next.
+    let mut empty_cpu_seconds = Vec::new();
+    for _ in 1..repetitions {
+        let daemon = program.serve(&cache, ground)?;
+        empty_cpu_seconds.push(daemon.server.cpu_seconds()?);
+        daemon.server.kill()?;
+    }
     let daemon = program.serve(&cache, ground)?;
-    let empty_cpu_seconds = daemon.server.cpu_seconds()?;
+    empty_cpu_seconds.push(daemon.server.cpu_seconds()?);
+    let empty_cpu_seconds = Spread::of(empty_cpu_seconds).expect("it started").median;
     let empty_memory_bytes = program.status(&daemon)?.cache_set.memory_bytes;
     let empty_resident_bytes = daemon.server.resident_bytes()?;
     let fill = Job {
