@@ -19,7 +19,7 @@ const DEPTH: u32 = 32;
 /// As in the measurements of the kernel's caches that these are to be compared with: the origin is
 /// almost three times as large as the cache.
 pub(super) const SIZES: Sizes =
-    Sizes { origin_bytes: 2 << 30, fill: Fill::Written, cache_bytes: 768 << 20 };
+    Sizes { origin_bytes: 2 << 30, fill: Fill::Written(2 << 30), cache_bytes: 768 << 20 };
 /// A client that waits for each flush would not fill that cache in time.
 pub(super) const FLUSHED_CACHE_BYTES: u64 = 128 << 20;
 /// Seconds of the windows of which none should be slow.

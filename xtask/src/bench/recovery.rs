@@ -167,13 +167,12 @@ fn measure_row(
     program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
     // As often as the starts that it is taken from: it differs from one to the next.
     let mut empty_cpu_seconds = Vec::new();
-    for _ in 1..repetitions {
+    for _ in 0..repetitions {
         let daemon = program.serve(&cache, ground)?;
         empty_cpu_seconds.push(daemon.server.cpu_seconds()?);
         daemon.server.kill()?;
     }
     let daemon = program.serve(&cache, ground)?;
-    empty_cpu_seconds.push(daemon.server.cpu_seconds()?);
     let empty_cpu_seconds = Spread::of(empty_cpu_seconds).expect("it started").median;
     let empty_memory_bytes = program.status(&daemon)?.cache_set.memory_bytes;
     let empty_resident_bytes = daemon.server.resident_bytes()?;

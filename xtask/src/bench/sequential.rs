@@ -18,11 +18,8 @@ pub(super) const DEPTH: u32 = 4;
 pub(super) const WRITTEN_BYTES: u64 = 2 << 30;
 /// The volume is so large that what is written lies in one of the sixteen zones of the emulated
 /// hard disk: if the disk became slower on the way, the second half would differ by that alone.
-pub(super) const SIZES: Sizes = Sizes {
-    origin_bytes: 32 << 30,
-    fill: Fill::WrittenUntil(WRITTEN_BYTES),
-    cache_bytes: 768 << 20,
-};
+pub(super) const SIZES: Sizes =
+    Sizes { origin_bytes: 32 << 30, fill: Fill::Written(WRITTEN_BYTES), cache_bytes: 768 << 20 };
 /// What origins and caches are expected to do, to say what a run takes.
 const EXPECTED_RATE: u64 = 180 << 20;
 const PHASE_SECONDS: u64 = 1;

@@ -42,9 +42,8 @@ impl Origin {
 /// Whether the origin's file is there as a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fill {
-    Written,
-    /// So many bytes from its beginning on are; behind them are holes.
-    WrittenUntil(u64),
+    /// So many bytes from its beginning on are; what is behind them is holes.
+    Written(u64),
     /// Takes RAM only for what is written home.
     Holes,
 }
@@ -61,8 +60,8 @@ impl Sizes {
     /// Bytes that the RAM file system must have room for.
     pub(super) fn ram_bytes(self) -> u64 {
         let bytes = match self.fill {
-            Fill::WrittenUntil(end) => end,
-            Fill::Written | Fill::Holes => self.origin_bytes,
+            Fill::Written(bytes) => bytes,
+            Fill::Holes => self.origin_bytes,
         };
         bytes + bytes / 8
     }
@@ -118,9 +117,8 @@ impl Bench<'_> {
     fn device(&self, origin: Origin, sizes: Sizes) -> anyhow::Result<String> {
         let bytes = sizes.origin_bytes;
         let file = match sizes.fill {
-            Fill::Written => self.ram.file("origin.img", bytes)?,
-            Fill::WrittenUntil(end) => {
-                let path = self.ram.file("beginning.img", end)?;
+            Fill::Written(written) => {
+                let path = self.ram.file(&format!("origin-{written}.img"), written)?;
                 std::fs::File::options().write(true).open(&path)?.set_len(bytes)?;
                 path
             }

@@ -25,8 +25,8 @@ pub(super) fn value(judged: &Judged) -> String {
     if judged.limit.holds(value) || tells(&usual.replace(',', "")) {
         return usual;
     }
-    let longer = (1..=DECIMALS_MAX).map(|decimals| format!("{value:.decimals$}"));
-    longer.into_iter().find(|text| tells(text)).unwrap_or(usual)
+    let mut longer = (1..=DECIMALS_MAX).map(|decimals| format!("{value:.decimals$}"));
+    longer.find(|text| tells(text)).unwrap_or(usual)
 }
 
 /// What follows.
