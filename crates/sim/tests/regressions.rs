@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        9_224_270_012_717_801_460,
+        "the record of a discard was written again, and took along a newer copy whose place was as \
+         far behind its header as its block within the discard",
+    ),
+    (
         1_795_789_458_789_287,
         "the newest checkpoint could not be read, and the older one had a segment as empty that \
          was used again since: what was written last was not found, and old data was served",

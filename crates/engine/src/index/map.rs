@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use super::extent::Extent;
 use super::extent_map::ExtentMap;
 use crate::defects::{Defect, has_defect};
-use crate::format::record::EntryKind;
+use crate::format::record::{Entry, EntryKind};
 use crate::units::{CacheBlock, Version};
 
 /// A copy without payload.
@@ -87,8 +87,25 @@ impl Piece {
         self.version > new.version || self.version == new.version && voids
     }
 
+    /// The copy that an entry is whose payload, or else header, is at `position`; `None` if it is
+    /// of no blocks.
+    pub(crate) fn of(entry: &Entry, position: CacheBlock) -> Option<Piece> {
+        Some(Piece {
+            start: entry.start,
+            block_count: u64::from(entry.block_count),
+            version: entry.version,
+            place: Place::of(entry.kind, position)?,
+        })
+    }
+
     pub(crate) fn end(&self) -> u64 {
         self.start + self.block_count
+    }
+
+    /// Whether `part`, of blocks of this piece, is part of the same copy. The place alone does not
+    /// tell: data behind the header of a copy without payload is another one's.
+    pub(crate) fn has_part(&self, part: &Piece) -> bool {
+        self.version == part.version && self.clip(part.start, part.end()).place == part.place
     }
 
     /// Whether its blocks are lost (rule 12).

@@ -80,7 +80,7 @@ impl Engine {
         let entry = &placed.entry;
         let Some(slot) = placed.slot else { return };
         let header = self.log.position(segment, placed.block);
-        let place = Place::of(entry.kind, header).expect("drops and marks are of no volume");
+        let piece = Piece::of(entry, header).expect("drops and marks are of no volume");
         // Rule 10: a generation raised since voids the entry.
         if self.volume(slot).generation != entry.volume_generation {
             if entry.kind.is_blank() {
@@ -88,21 +88,12 @@ impl Engine {
             }
             return;
         }
-        let piece = Piece {
-            start: entry.start,
-            block_count: u64::from(entry.block_count),
-            version: entry.version,
-            place,
-        };
         if entry.is_dirty {
             self.note_unflushed(slot, &piece);
         }
         let (mut removed, mut inserted) = self.scratch.take_pieces();
         let index = &mut self.volume_mut(slot).index;
-        let is_ours = |other: &Piece| {
-            other.version == piece.version
-                && piece.clip(other.start, other.end()).place == other.place
-        };
+        let is_ours = |other: &Piece| piece.has_part(other);
         index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
         removed.clear();
         if has_defect(Defect::LateCompletionWins) {
@@ -117,7 +108,7 @@ impl Engine {
         for new in &inserted {
             self.map_piece(slot, new);
         }
-        if let Place::Blank { header, .. } = place {
+        if let Place::Blank { header, .. } = piece.place {
             self.forget_dead_blank(header);
         }
         self.scratch.put_pieces(removed, inserted);

@@ -12,13 +12,13 @@ use super::{Record, RecordState};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::failure::CacheFailure;
-use crate::format::record::EntryKind;
+use crate::format::record::{Entry, EntryKind};
 use crate::format::summary::PlacedEntry;
-use crate::index::{Piece, Place};
+use crate::index::Piece;
 use crate::log::segments::SegmentState;
 use crate::payload::Payload;
 use crate::slab::Key;
-use crate::units::CacheBlock;
+use crate::units::{CacheBlock, VolumeSlot};
 use crate::wake::Ended;
 
 impl Engine {
@@ -134,7 +134,7 @@ impl Engine {
                     self.log.blanks.insert(new.0, blank);
                 }
             }
-            self.move_pending(slot, placed.entry.start, placed.entry.block_count, old, new);
+            self.move_pending(slot, &placed.entry, old, new);
         }
         self.log.submit_queue.push_back(key);
     }
@@ -154,32 +154,21 @@ impl Engine {
 
     fn move_pending(
         &mut self,
-        slot: crate::units::VolumeSlot,
-        start: u64,
-        block_count: u32,
+        slot: VolumeSlot,
+        entry: &Entry,
         old: CacheBlock,
         new: CacheBlock,
     ) {
-        let end = start + u64::from(block_count);
+        let piece = Piece::of(entry, old).expect("drops and marks are of no volume");
+        let moved = Piece::of(entry, new).expect("it is the same entry");
         let (mut removed, inserted) = self.scratch.take_pieces();
-        let moved = |piece: &Piece| match piece.place {
-            Place::Data(at) => {
-                let expected = u64::from(old.0) + (piece.start - start);
-                u64::from(at.0) == expected
-            }
-            Place::Blank { header, .. } => header == old,
-            Place::Absent => false,
-        };
         // The volume is still there: a detach ends with a checkpoint, which waits for its records.
         let volume = self.volume_mut(slot);
-        volume.index.pending.remove_matching(start, end, moved, &mut removed);
-        for piece in &removed {
-            let place = match piece.place {
-                Place::Data(at) => Place::Data(CacheBlock(at.0 - old.0 + new.0)),
-                Place::Blank { kind, .. } => Place::Blank { kind, header: new },
-                Place::Absent => unreachable!("it does not move"),
-            };
-            volume.index.pending.insert(Piece { place, ..*piece });
+        // What was appended since may have taken the place of parts of it.
+        let is_ours = |other: &Piece| piece.has_part(other);
+        volume.index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
+        for part in &removed {
+            volume.index.pending.insert(moved.clip(part.start, part.end()));
         }
         self.scratch.put_pieces(removed, inserted);
     }

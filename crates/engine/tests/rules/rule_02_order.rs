@@ -3,7 +3,7 @@
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 
-use crate::harness::{Content, Keep, Setup, World, cache};
+use crate::harness::{BLOCK, Content, Keep, Setup, World, cache};
 
 fn writeback() -> World {
     Setup::of(&[CacheMode::Writeback]).start()
@@ -72,6 +72,38 @@ fn a_write_over_a_failed_record_that_landed_wins_after_a_crash() {
     world.kill(|_| Keep::Nothing);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.read_now(0, 0), Ok(Content::Tag(2)));
+}
+
+/// A record of zeroes has no payload. Behind its header are the blocks of others, and at a distance
+/// that is the number of a block within the zeroes may be the newer copy of just that block.
+#[test]
+fn zeroes_that_are_written_again_take_no_newer_copy_along() {
+    let mut world = writeback();
+    let offset = |world: &World, record| {
+        world.held.iter().find(|held| held.id == record).expect("it is under way").offset / BLOCK
+    };
+    let (zero, follower) = (world.zero(0, 0, 200), world.write(0, 300, 1, 1));
+    let records = world.find(cache::record);
+    let header = offset(&world, records[0]);
+    world.fail(records[0], IoError::Media, Keep::Nothing);
+    // In the next segment, since this one is sealed. Its follower is still under way in the old.
+    let probe = world.write(0, 301, 1, 2);
+    let record = world.the(cache::record_of(301));
+    // Header and payload of the probe, and the next header.
+    let position = offset(&world, record) + 3;
+    let block = position - header;
+    let newer = world.write(0, block, 1, 3);
+    let record = world.the(cache::record_of(block));
+    assert_eq!(offset(&world, record) + 1, position);
+    world.complete(records[1]);
+    world.finish(&[zero, follower, probe, newer]);
+    let expected = [Content::Zeroes, Content::Tag(3), Content::Zeroes];
+    assert_eq!(world.look(0, block - 1..block + 2), expected);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, block - 1..block + 2), expected);
+    world.clean(0);
+    assert_eq!(world.on_origin(0, block), Content::Tag(3));
 }
 
 #[test]
