@@ -152,13 +152,7 @@ impl Engine {
         }
     }
 
-    fn move_pending(
-        &mut self,
-        slot: VolumeSlot,
-        entry: &Entry,
-        old: CacheBlock,
-        new: CacheBlock,
-    ) {
+    fn move_pending(&mut self, slot: VolumeSlot, entry: &Entry, old: CacheBlock, new: CacheBlock) {
         let piece = Piece::of(entry, old).expect("drops and marks are of no volume");
         let moved = Piece::of(entry, new).expect("it is the same entry");
         let (mut removed, inserted) = self.scratch.take_pieces();

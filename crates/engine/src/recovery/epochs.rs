@@ -52,15 +52,9 @@ impl Engine {
         }
         let highest = found.highest.entry(slot).or_insert(entry.epoch);
         *highest = entry.epoch.max(*highest);
-        let Some(place) = Place::of(entry.kind, position) else { return };
-        let whole = Piece {
-            start: entry.start,
-            block_count: entry.block_count.into(),
-            version: entry.version,
-            place,
-        };
+        let Some(whole) = Piece::of(entry, position) else { return };
         // An error stays one, whatever the origin has.
-        if whole.is_poison() || place == Place::Absent {
+        if whole.is_poison() || whole.place == Place::Absent {
             return;
         }
         let mut push = |piece| found.owed.push(Owed { slot, epoch: entry.epoch, piece });
