@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::bit_runs::masks;
 use crate::format::checkpoint::{clear_bit, set_bit};
 use crate::prefetch::prefetch;
 use crate::units::CacheBlock;
@@ -29,13 +30,13 @@ impl BlockBits {
     }
 
     pub(crate) fn set_run(&mut self, position: CacheBlock, block_count: u32) {
-        for (word, mask) in masks(position, block_count) {
+        for (word, mask) in masks(position.0, block_count) {
             self.words[word] |= mask;
         }
     }
 
     pub(crate) fn clear_run(&mut self, position: CacheBlock, block_count: u32) {
-        for (word, mask) in masks(position, block_count) {
+        for (word, mask) in masks(position.0, block_count) {
             self.words[word] &= !mask;
         }
     }
@@ -46,7 +47,7 @@ impl BlockBits {
 
     /// Whether a bit of the run is set.
     pub(crate) fn any(&self, position: CacheBlock, block_count: u32) -> bool {
-        masks(position, block_count).any(|(word, mask)| self.words[word] & mask != 0)
+        masks(position.0, block_count).any(|(word, mask)| self.words[word] & mask != 0)
     }
 
     /// The bits of 64 positions from a multiple of 64 on.
@@ -66,19 +67,6 @@ impl BlockBits {
     pub(crate) fn memory_bytes(&self) -> usize {
         self.words.len() * size_of::<u64>()
     }
-}
-
-/// The words that hold a run of bits, and which of their bits are the run's.
-fn masks(position: CacheBlock, block_count: u32) -> impl Iterator<Item = (usize, u64)> {
-    assert!(block_count > 0);
-    let start = u64::from(position.0);
-    let end = start + u64::from(block_count);
-    (start / WORD_BITS..end.div_ceil(WORD_BITS)).map(move |word| {
-        let first = word * WORD_BITS;
-        let (from, to) = (start.max(first) - first, end.min(first + WORD_BITS) - first);
-        let mask = u64::MAX >> (WORD_BITS - (to - from)) << from;
-        (usize::try_from(word).expect("bounded by CACHE_BLOCKS_MAX"), mask)
-    })
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ extern crate alloc;
 mod admission;
 mod audit;
 mod background;
+mod bit_runs;
 mod block_bits;
 mod command;
 pub mod defects;

@@ -3,7 +3,7 @@
 //! Everything else gets [`Time`] as an argument. The clock is monotonic and stands still while the
 //! machine sleeps; it starts at one, so that zero can mean "never".
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use forebay_engine::units::Time;
 
@@ -25,6 +25,12 @@ impl Clock {
         // 64 bits of nanoseconds last for 584 years.
         Time(u64::try_from(nanoseconds).unwrap_or(u64::MAX - 1) + 1)
     }
+}
+
+/// Processor time that the calling thread has used so far.
+pub(crate) fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a thread has not used less than none")
 }
 
 #[cfg(test)]

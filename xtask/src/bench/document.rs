@@ -276,8 +276,8 @@ fn recovery_table(recovery: &Recovery) -> String {
         "extents",
         "in use",
         "recovery, s",
+        "CPU of it, s",
         "until it serves, s",
-        "CPU, s",
         "read, MiB",
         "s per TiB, as here",
         "s per TiB at 1 GB/s",
@@ -289,8 +289,8 @@ fn recovery_table(recovery: &Recovery) -> String {
             format!("{} KiB", row.extent_bytes >> 10),
             format!("{} %", number(row.occupancy * 100.0, 0)),
             cell(row.spread(|sample| sample.recovery_seconds), 3),
-            cell(row.spread(|sample| sample.ready_seconds), 3),
             cell(row.spread(|sample| sample.cpu_seconds), 3),
+            cell(row.spread(|sample| sample.ready_seconds), 3),
             cell(row.spread(|sample| sample.read_bytes as f64 / mib), 0),
             cell(row.seconds_per_tib(), 0),
             cell(row.seconds_per_tib_at_assumed_rate(), 0),
@@ -303,11 +303,10 @@ fn recovery_table(recovery: &Recovery) -> String {
 The daemon was killed with SIGKILL after the log was filled by random reads of one length, which
 were promoted, and started again. The cache file lies on the disk, which reads it with {} GB/s in
 pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are proportions, the first
-of the time measured here, the second of the bytes read at {} GB/s and of the CPU time, less that of
-a start with an empty log, as if reading and computing took turns. A start reads a block of summary
-for each segment of 1 MiB, and as a whole the segments that were begun since the last checkpoint,
-which is written after each 64 times its own size: how many they are depends on when the daemon was
-killed.
+of the time measured here, the second of the bytes read at {} GB/s and of the CPU time of recovery,
+as if reading and computing took turns. A start reads the summary of each segment, and as a whole
+the segments that were begun since the last checkpoint, which is written after each 64 times its own
+size: how many they are depends on when the daemon was killed.
 
 ",
         number(recovery.read_rate / 1e9, 2),

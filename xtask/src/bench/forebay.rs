@@ -79,6 +79,7 @@ pub(super) struct CacheSet {
     pub(super) occupancy: f64,
     pub(super) memory_bytes: u64,
     pub(super) recovery_ms: u64,
+    pub(super) recovery_cpu_ms: f64,
     pub(super) client_flush_count: u64,
     pub(super) counters: SetCounters,
 }

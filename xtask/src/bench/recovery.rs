@@ -38,9 +38,11 @@ const TIB: f64 = (1u64 << 40) as f64;
 pub(super) struct Sample {
     /// As the product counts it.
     pub(super) recovery_seconds: f64,
+    /// Of the processor, likewise: without the memory that a start takes from the system whatever
+    /// the log holds, which costs more the longer that system has been without it.
+    pub(super) cpu_seconds: f64,
     /// From the start of the process until it serves.
     pub(super) ready_seconds: f64,
-    pub(super) cpu_seconds: f64,
     /// From block devices; zero on a RAM file system.
     pub(super) read_bytes: u64,
     pub(super) resident_bytes: u64,
@@ -61,8 +63,6 @@ pub(super) struct Row {
     pub(super) empty_memory_bytes: u64,
     /// Resident memory of the process with an empty log.
     pub(super) empty_resident_bytes: u64,
-    /// CPU time of a start with an empty log, the median of as many.
-    pub(super) empty_cpu_seconds: f64,
     pub(super) samples: Vec<Sample>,
 }
 
@@ -86,12 +86,10 @@ impl Row {
         self.spread(|sample| sample.recovery_seconds * TIB / self.cache_bytes as f64)
     }
 
-    /// Likewise on a device with [`ASSUMED_RATE`], as if reading and computing took turns. What a
-    /// start costs without any log is left out.
+    /// Likewise on a device with [`ASSUMED_RATE`], as if reading and computing took turns.
     pub(super) fn seconds_per_tib_at_assumed_rate(&self) -> Option<Spread> {
         self.spread(|sample| {
-            let cpu_seconds = (sample.cpu_seconds - self.empty_cpu_seconds).max(0.0);
-            let seconds = sample.read_bytes as f64 / ASSUMED_RATE + cpu_seconds;
+            let seconds = sample.read_bytes as f64 / ASSUMED_RATE + sample.cpu_seconds;
             seconds * TIB / self.cache_bytes as f64
         })
     }
@@ -165,15 +163,7 @@ fn measure_row(
     std::fs::File::create(&origin)?.set_len(volume_bytes)?;
     let (bytes, order) = (cache_bytes, Order::Coalescing);
     program.make_set(Set { cache: &cache, origin: &origin, bytes, order })?;
-    // As often as the starts that it is taken from: it differs from one to the next.
-    let mut empty_cpu_seconds = Vec::new();
-    for _ in 0..repetitions {
-        let daemon = program.serve(&cache, ground)?;
-        empty_cpu_seconds.push(daemon.server.cpu_seconds()?);
-        daemon.server.kill()?;
-    }
     let daemon = program.serve(&cache, ground)?;
-    let empty_cpu_seconds = Spread::of(empty_cpu_seconds).expect("it started").median;
     let empty_memory_bytes = program.status(&daemon)?.cache_set.memory_bytes;
     let empty_resident_bytes = daemon.server.resident_bytes()?;
     let fill = Job {
@@ -192,10 +182,11 @@ fn measure_row(
     for _ in 0..repetitions {
         interrupt::check()?;
         let daemon = program.serve(&cache, ground)?;
+        let status = program.status(&daemon)?.cache_set;
         samples.push(Sample {
-            recovery_seconds: program.status(&daemon)?.cache_set.recovery_ms as f64 / 1e3,
+            recovery_seconds: status.recovery_ms as f64 / 1e3,
+            cpu_seconds: status.recovery_cpu_ms / 1e3,
             ready_seconds: daemon.server.ready_after.as_secs_f64(),
-            cpu_seconds: daemon.server.cpu_seconds()?,
             read_bytes: daemon.server.read_bytes()?,
             resident_bytes: daemon.server.resident_bytes()?,
         });
@@ -211,7 +202,6 @@ fn measure_row(
         memory_bytes: status.cache_set.memory_bytes,
         empty_memory_bytes,
         empty_resident_bytes,
-        empty_cpu_seconds,
         samples,
     })
 }

@@ -87,6 +87,7 @@ pub(crate) struct CacheSet {
     pub(crate) cache_write_budget_bytes_per_day: u64,
     pub(crate) policy: String,
     pub(crate) recovery_ms: u64,
+    pub(crate) recovery_cpu_ms: f64,
     pub(crate) recovered_record_count: u64,
     pub(crate) recovery_segments_done: u32,
     pub(crate) recovery_segments_total: u32,

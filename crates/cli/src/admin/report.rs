@@ -120,6 +120,7 @@ fn cache_set(report: &SetReport, client_flushes: u64) -> CacheSet {
         cache_write_budget_bytes_per_day: status.settings.cache_write_budget_bytes_per_day,
         policy: status.settings.policy.name().to_owned(),
         recovery_ms: status.recovery_ms,
+        recovery_cpu_ms: report.recovery_cpu.as_secs_f64() * 1e3,
         recovered_record_count: status.recovered_records,
         recovery_segments_done: status.recovery_segments.0,
         recovery_segments_total: status.recovery_segments.1,

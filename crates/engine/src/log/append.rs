@@ -352,18 +352,16 @@ impl Engine {
         self.scratch.winners = losers;
         match place {
             Place::Data(position) => {
-                for block in position.0..position.0 + new.block_count {
-                    self.log.segments.set_live(CacheBlock(block));
-                    if new.is_dirty {
-                        self.log.segments.set_dirty(CacheBlock(block));
-                    }
+                self.log.segments.set_live(position, new.block_count);
+                if new.is_dirty {
+                    self.log.segments.set_dirty(position, new.block_count);
                 }
             }
             Place::Blank { header, .. } => {
-                self.log.segments.set_live(header);
+                self.log.segments.set_live(header, 1);
                 // All of them are: zeroes and discards until they are home, poison for good.
                 if !has_defect(Defect::BlankNeverDirty) {
-                    self.log.segments.set_dirty(header);
+                    self.log.segments.set_dirty(header, 1);
                 }
                 let blank = self.log.blanks.get_mut(&header.0).expect("inserted by the caller");
                 blank.live_blocks = piece.block_count;

@@ -142,9 +142,9 @@ impl Engine {
     fn move_bits(&mut self, old: CacheBlock, new: CacheBlock) {
         if self.log.segments.is_live(old) {
             let is_dirty = self.log.segments.clear_live(old);
-            self.log.segments.set_live(new);
+            self.log.segments.set_live(new, 1);
             if is_dirty {
-                self.log.segments.set_dirty(new);
+                self.log.segments.set_dirty(new, 1);
             }
         } else if self.log.segments.is_retained(old) {
             self.log.segments.clear_dirty(old);

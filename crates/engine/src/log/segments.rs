@@ -11,6 +11,7 @@ use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
+use crate::bit_runs::{has_run, set_run};
 use crate::defects::{Defect, has_defect};
 use crate::flush_group::FlushNumber;
 use crate::format::checkpoint::{Bits, bit, clear_bit, set_bit};
@@ -329,6 +330,11 @@ impl SegmentTable {
         self.read_states[segment as usize].crcs[block as usize] = crc;
     }
 
+    /// Checksums of the blocks of a segment from its first one on.
+    pub(crate) fn set_crcs(&mut self, segment: u32, crcs: &[Crc32c]) {
+        self.read_states[segment as usize].crcs[..crcs.len()].copy_from_slice(crcs);
+    }
+
     /// Checksums of all blocks of a segment that is not free.
     pub(crate) fn crcs(&self, segment: u32) -> &[Crc32c] {
         &self.read_states[segment as usize].crcs
@@ -381,26 +387,23 @@ impl SegmentTable {
         bit(&self.segments[segment as usize].bits.live, block)
     }
 
-    /// The block is the newest copy of what it holds.
-    pub(crate) fn set_live(&mut self, position: CacheBlock) {
+    /// The blocks of a run are the newest copies of what they hold.
+    pub(crate) fn set_live(&mut self, position: CacheBlock, block_count: u32) {
         let (id, block) = self.locate(position);
         let segment = &mut self.segments[id as usize];
-        if set_bit(&mut Arc::make_mut(&mut segment.bits).live, block) {
-            segment.live += 1;
-        }
+        segment.live += set_run(&mut Arc::make_mut(&mut segment.bits).live, block, block_count);
     }
 
-    /// The origin may not have the block, which is the newest copy.
-    pub(crate) fn set_dirty(&mut self, position: CacheBlock) {
+    /// The origin may not have the blocks of a run, which are the newest copies.
+    pub(crate) fn set_dirty(&mut self, position: CacheBlock, block_count: u32) {
         let (id, block) = self.locate(position);
+        let before = self.held_blocks_of(id);
         let segment = &mut self.segments[id as usize];
-        assert!(bit(&segment.bits.live, block));
-        if set_bit(&mut Arc::make_mut(&mut segment.bits).dirty, block) {
-            let before = self.held_blocks_of(id);
-            self.segments[id as usize].dirty += 1;
-            self.dirty_blocks += 1;
-            self.held_blocks += self.held_blocks_of(id) - before;
-        }
+        assert!(has_run(&segment.bits.live, block, block_count));
+        let added = set_run(&mut Arc::make_mut(&mut segment.bits).dirty, block, block_count);
+        segment.dirty += added;
+        self.dirty_blocks += u64::from(added);
+        self.held_blocks += self.held_blocks_of(id) - before;
     }
 
     /// The block is no longer the newest copy. Tells whether it was dirty.

@@ -5,10 +5,11 @@ use alloc::vec::Vec;
 
 use super::epochs::FoundEpochs;
 use super::scan::{NewRecord, ScannedSegment};
+use crate::bit_runs::{runs, set_run};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
-use crate::format::checkpoint::{Bits, Checkpoint, bit, set_bit};
+use crate::format::checkpoint::{Bits, Checkpoint, bit};
 use crate::format::record::{Entry, EntryKind};
 use crate::format::summary::PlacedEntry;
 use crate::index::{BlankKind, Piece, Place};
@@ -119,10 +120,7 @@ impl Engine {
         segment.open_order = found.last_sequence.0;
         segment.queue_order = segment.open_order;
         segment.entries = found.entries;
-        for (crc, block) in found.crcs.iter().zip(0..blocks) {
-            let position = self.log.position(id, block);
-            self.log.segments.set_crc(position, *crc);
-        }
+        self.log.segments.set_crcs(id, &found.crcs);
         // Of what was used again the checkpoint's bits are void. What was alive was superseded, or
         // clean and dropped: it is found elsewhere, or on the origin.
         let empty = Bits::new(blocks);
@@ -156,26 +154,17 @@ impl Engine {
             }
             return;
         }
-        let is_live = |offset: u32| bit(&bits.live, placed.block + offset);
-        let mut offset = 0;
-        while offset < entry.block_count {
-            let from = offset;
-            while offset < entry.block_count && is_live(offset) {
-                offset += 1;
+        for (block, block_count) in runs(&bits.live, placed.block, entry.block_count) {
+            let piece = Piece {
+                start: entry.start + u64::from(block - placed.block),
+                block_count: block_count.into(),
+                version: entry.version,
+                place: Place::Data(self.log.position(segment, block)),
+            };
+            building.batch.push((slot, piece));
+            if building.batch.len() >= BATCH_PIECES {
+                self.put_batch(building);
             }
-            if from < offset {
-                let piece = Piece {
-                    start: entry.start + u64::from(from),
-                    block_count: u64::from(offset - from),
-                    version: entry.version,
-                    place: Place::Data(CacheBlock(position.0 + from)),
-                };
-                building.batch.push((slot, piece));
-                if building.batch.len() >= BATCH_PIECES {
-                    self.put_batch(building);
-                }
-            }
-            offset += 1;
         }
     }
 
@@ -253,9 +242,7 @@ impl Engine {
                 self.note_owed(slot, (entry, position), |_| true, &mut building.epochs);
                 let blocks = entry.payload_blocks().max(1);
                 if let Some(bits) = &mut building.dirty[record.segment as usize] {
-                    for block in placed.block..placed.block + blocks {
-                        set_bit(bits, block);
-                    }
+                    set_run(bits, placed.block, blocks);
                 }
             }
             self.put(
@@ -351,26 +338,20 @@ impl Engine {
                 let (segment, block) = self.log.segments.locate(position);
                 let bits = dirty_bits(segment);
                 let count = u32::try_from(piece.block_count).expect("data is small");
-                let mut dirty_blocks = 0;
-                for offset in 0..count {
-                    let is_dirty = bit(bits, block + offset);
-                    dirty_blocks += u64::from(is_dirty);
-                    let at = CacheBlock(position.0 + offset);
-                    self.log.segments.set_live(at);
-                    if is_dirty {
-                        self.log.segments.set_dirty(at);
-                    }
+                self.log.segments.set_live(position, count);
+                for (first, dirty_blocks) in runs(bits, block, count) {
+                    self.log.segments.set_dirty(self.log.position(segment, first), dirty_blocks);
+                    self.add_dirty(slot, dirty_blocks.into());
                 }
-                self.add_dirty(slot, dirty_blocks);
             }
             Place::Blank { header, .. } => {
                 let (segment, block) = self.log.segments.locate(header);
                 let record = building.blanks[&header.0];
                 let blank = self.log.blanks.entry(header.0).or_insert(record);
                 blank.live_blocks += piece.block_count;
-                self.log.segments.set_live(header);
+                self.log.segments.set_live(header, 1);
                 if bit(dirty_bits(segment), block) {
-                    self.log.segments.set_dirty(header);
+                    self.log.segments.set_dirty(header, 1);
                     self.add_dirty(slot, piece.block_count);
                 } else {
                     self.writeback.clean_blanks.push_back(header);

@@ -16,6 +16,7 @@ use super::handle::{
 use super::run::Running;
 use super::served_set::{CommandKind, Mark, PendingCommand, PendingQuestion, ServedSet, SetPhase};
 use super::status::{ExportReport, ShardStatus};
+use crate::clock::thread_cpu;
 use crate::device::{DeviceId, OpenedDevice};
 use crate::frontend::FrontEnd;
 use crate::set::OriginError;
@@ -330,6 +331,7 @@ impl Running {
         match event {
             Event::Serving => {
                 set.phase = SetPhase::Serving;
+                set.recovery_cpu = thread_cpu() - set.cpu_before_recovery;
                 set.unmark_without_cache();
                 let answers = std::mem::take(&mut set.serving_answers);
                 tracing::info!("the cache set is served");

@@ -22,6 +22,7 @@ use super::handle::Message;
 use super::run::{Lifecycle, Running};
 use super::served_set::{ServedSet, SetPhase};
 use crate::buffer_pool::BufferPool;
+use crate::clock::thread_cpu;
 use crate::device::{DeviceTable, OpenedDevice};
 use crate::device_spec::DeviceSpec;
 use crate::offline::read_superblock_from;
@@ -188,6 +189,7 @@ impl Running {
         let engine = std::mem::replace(&mut set.engine, engine);
         set.comeback = Comeback::Recovering(Box::new(Lost { engine, requests }));
         set.phase = SetPhase::Recovering;
+        set.cpu_before_recovery = thread_cpu();
         tracing::info!("recovering what is on the cache device");
     }
 

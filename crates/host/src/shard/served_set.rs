@@ -6,6 +6,8 @@
 //! request. If saving fails, it is tried again each [`SAVE_RETRY_MS`]; until then the engine's
 //! writes wait, because their promise could not be kept.
 
+use std::time::Duration;
+
 use forebay_engine::Engine;
 use forebay_engine::error::RecoveryError;
 use forebay_engine::event::{CommandId, SavedMark};
@@ -22,6 +24,7 @@ use super::handle::{AdminError, Answer, BlockAnswer, CommandAnswer, CommandDone,
 use super::status::SetReport;
 use super::what_if::LiveCurve;
 use crate::buffer_pool::BufferPool;
+use crate::clock::thread_cpu;
 use crate::device::{DeviceId, DeviceTable, OpenedDevice};
 use crate::device_spec::DeviceSpec;
 use crate::ring::Ring;
@@ -86,6 +89,10 @@ pub(super) struct ServedSet {
     pub(super) engine: Engine,
     pub(super) live_curve: LiveCurve,
     pub(super) phase: SetPhase,
+    /// Processor time of this thread when recovery began.
+    pub(super) cpu_before_recovery: Duration,
+    /// What recovery took of it.
+    pub(super) recovery_cpu: Duration,
     pub(super) commands: Vec<PendingCommand>,
     pub(super) questions: Vec<PendingQuestion>,
     pub(super) serving_answers: Vec<Answer<(), NotServing>>,
@@ -136,12 +143,15 @@ impl ServedSet {
             Company::None => Engine::recover,
             Company::Predecessor => Engine::recover_beside,
         };
+        let cpu_before_recovery = thread_cpu();
         let engine = recover(now, superblock.clone(), cache.cache_facts(), &openings);
         let cache = devices.add(ring, cache).map_err(|_| too_many(&cache_spec.to_string()))?;
         let mut set = ServedSet {
             engine,
             live_curve: LiveCurve::new(&superblock.geometry),
             phase: SetPhase::Recovering,
+            cpu_before_recovery,
+            recovery_cpu: Duration::ZERO,
             commands: Vec::new(),
             questions: Vec::new(),
             serving_answers: Vec::new(),
@@ -471,6 +481,7 @@ impl ServedSet {
                 SetPhase::Recovering | SetPhase::Serving | SetPhase::Stopped(_) => None,
             },
             status: self.engine.status(now),
+            recovery_cpu: self.recovery_cpu,
             what_if: self.live_curve.estimates(),
         }
     }

@@ -1,6 +1,7 @@
 //! What a shard tells the admin side about itself: plain data, taken in one step of the loop.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use forebay_advisor::curve::Estimate;
 use forebay_engine::format::SetId;
@@ -72,6 +73,8 @@ pub struct SetReport {
     pub recovery_error: Option<forebay_engine::error::RecoveryError>,
     /// What the engine says.
     pub status: SetStatus,
+    /// Processor time of the last recovery.
+    pub recovery_cpu: Duration,
     /// What smaller and larger caches would find of the requests since the start, of late more than
     /// before; the smallest first.
     pub what_if: Vec<Estimate>,
