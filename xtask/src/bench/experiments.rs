@@ -206,6 +206,11 @@ in 40 s; and of the same run on a cache that was emptied before, test G, dm-cach
 what else the cache holds differs. Their last runs come to the same rate but for some
 ten-thousandths, by which the ratio may lie on either side of 1.
 
+Of the plan `defaults`, the setting that is ahead of the others after half an hour at 2 x 6 GiB is
+`policy lru`. It gives up what the work before had left in the order in which that was last read,
+where the default policy keeps the part of it that was read again, until the new work has shown the
+same; and it has come to all that it will reach: two hours later the defaults are ahead by far.
+
 Random writes, of the plan `writes`, are as fast as the SSD until dirty data comes to the soft
 mark, not until the log is full. From there on writers are slowed down to the pace of writeback bit
 by bit ([policies.md](policies.md#when-the-log-fills-up-with-dirty-data)), so that none of them

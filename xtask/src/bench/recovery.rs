@@ -16,7 +16,7 @@ use super::progress::Progress;
 use super::spread::Spread;
 
 /// Sizes of the log.
-const CACHE_BYTES: [u64; 3] = [256 << 20, 1 << 30, 4 << 30];
+const CACHE_BYTES: [u64; 3] = [1 << 30, 4 << 30, 16 << 30];
 /// Lengths of the extents: the smallest that there are, and what the bounds speak of.
 const EXTENT_BYTES: [u64; 2] = [4 << 10, 64 << 10];
 /// Of the size of the log, how much is read. The rest is for headers, and for what the product
@@ -26,7 +26,7 @@ const FILL_PERCENT: u64 = 85;
 const VOLUME_FACTOR: u64 = 16;
 const FILL_DEPTH: u32 = 32;
 /// What making and filling all logs takes on an ordinary machine.
-const FILL_SECONDS: u64 = 60;
+const FILL_SECONDS: u64 = 180;
 /// For the measurement of the device's own rate.
 const READ_RATE_SECONDS: u64 = 2;
 /// What the bounds assume of a device, in bytes a second.

@@ -15,253 +15,8 @@ use alloc::vec::Vec;
 use core::mem;
 
 use super::extent::{Extent, PackedExtent};
-use super::marks::{Begins, Marks};
-
-/// Extents in a leaf before it is split: 6 KiB, of which a lookup sees 192 bytes. With fewer, the
-/// levels above would be larger and more often missed: with 256 the second one above the leaves of
-/// 134 million extents outgrows the second-level cache of a core, too.
-const LEAF_EXTENTS_MAX: usize = 384;
-/// Children of a branch before it is split.
-const BRANCH_CHILDREN_MAX: usize = 64;
-/// Spare room that a leaf gets when it is full.
-const LEAF_GROWTH: usize = 8;
-/// Most spare room of a leaf, and what it keeps of it when it has more.
-const LEAF_SPARE_MAX: usize = 16;
-const LEAF_SPARE_KEPT: usize = 8;
-/// A node that has less than such a part of its most is joined with a neighbor, if together they
-/// have at most two such parts: no join follows a split closely, and no split a join.
-const JOIN_DIVISOR: usize = 3;
-
-enum Items {
-    Leaf(Vec<PackedExtent>),
-    Branch(Box<[Node]>),
-}
-
-/// A leaf or a branch, and what is known of its items without touching them: a cache line.
-#[repr(align(64))]
-struct Node {
-    marks: Marks,
-    items: Items,
-}
-
-impl Begins for PackedExtent {
-    fn first(&self) -> u64 {
-        self.start()
-    }
-}
-
-impl Begins for Node {
-    fn first(&self) -> u64 {
-        self.marks.first()
-    }
-}
-
-/// Changes a leaf, and with it the count of bytes.
-fn change_leaf<R>(
-    leaf: &mut Vec<PackedExtent>,
-    bytes: &mut usize,
-    change: impl FnOnce(&mut Vec<PackedExtent>) -> R,
-) -> R {
-    let before = leaf.capacity();
-    let result = change(leaf);
-    *bytes += leaf.capacity() * size_of::<PackedExtent>();
-    *bytes -= before * size_of::<PackedExtent>();
-    result
-}
-
-/// Changes the number of children of a branch, and with it the count of bytes.
-fn change_branch<R>(
-    branch: &mut Box<[Node]>,
-    bytes: &mut usize,
-    change: impl FnOnce(&mut Vec<Node>) -> R,
-) -> R {
-    let before = branch.len();
-    let mut children = mem::take(branch).into_vec();
-    let result = change(&mut children);
-    *branch = children.into_boxed_slice();
-    *bytes += branch.len() * size_of::<Node>();
-    *bytes -= before * size_of::<Node>();
-    result
-}
-
-/// Where too many items are split. Those that grew at their end are being filled in order: the
-/// first part stays full.
-fn split_at(len: usize, grown_at: usize) -> usize {
-    if grown_at + 1 == len { len - 1 } else { len / 2 }
-}
-
-impl Items {
-    fn len(&self) -> usize {
-        match self {
-            Items::Leaf(extents) => extents.len(),
-            Items::Branch(children) => children.len(),
-        }
-    }
-
-    fn len_max(&self) -> usize {
-        match self {
-            Items::Leaf(_) => LEAF_EXTENTS_MAX,
-            Items::Branch(_) => BRANCH_CHILDREN_MAX,
-        }
-    }
-
-    /// Bytes of memory without those of children's items.
-    fn bytes(&self) -> usize {
-        match self {
-            Items::Leaf(extents) => extents.capacity() * size_of::<PackedExtent>(),
-            Items::Branch(children) => children.len() * size_of::<Node>(),
-        }
-    }
-
-    fn marks(&self) -> Marks {
-        match self {
-            Items::Leaf(extents) => Marks::of(extents),
-            Items::Branch(children) => Marks::of(children),
-        }
-    }
-
-    /// Adds the bytes of the items to those of their level, and of all below to theirs.
-    fn add_level_bytes(&self, levels: &mut Vec<usize>, level: usize) {
-        if levels.len() == level {
-            levels.push(0);
-        }
-        levels[level] += self.bytes();
-        if let Items::Branch(children) = self {
-            children.iter().for_each(|child| child.items.add_level_bytes(levels, level + 1));
-        }
-    }
-
-    /// Takes up all items of the node that follows.
-    fn join(&mut self, right: Items, bytes: &mut usize) {
-        *bytes -= right.bytes();
-        match (self, right) {
-            (Items::Leaf(left), Items::Leaf(right)) => change_leaf(left, bytes, |left| {
-                left.reserve_exact(right.len());
-                left.extend_from_slice(&right);
-            }),
-            (Items::Branch(left), Items::Branch(right)) => change_branch(left, bytes, |left| {
-                left.reserve_exact(right.len());
-                left.extend(right);
-            }),
-            _ => unreachable!("neighbors are equally deep"),
-        }
-    }
-}
-
-impl Node {
-    fn new(items: Items) -> Node {
-        Node { marks: items.marks(), items }
-    }
-
-    /// Adds an extent. A node that was full keeps its first part; the other is returned.
-    fn insert(&mut self, packed: PackedExtent, bytes: &mut usize) -> Option<Node> {
-        let start = packed.start();
-        let right = match &mut self.items {
-            Items::Leaf(leaf) => {
-                let index = self.marks.rank(leaf, start);
-                insert_in_leaf(leaf, index, packed, bytes).map(Items::Leaf)
-            }
-            Items::Branch(branch) => {
-                let index = self.marks.rank(branch, start).saturating_sub(1);
-                let first = branch[index].first();
-                let right = branch[index].insert(packed, bytes);
-                if right.is_none() && branch[index].first() == first {
-                    // Nothing that the marks tell has changed.
-                    return None;
-                }
-                let right = right.and_then(|node| insert_in_branch(branch, index + 1, node, bytes));
-                right.map(Items::Branch)
-            }
-        };
-        self.marks = self.items.marks();
-        right.map(Node::new)
-    }
-
-    /// Takes out the extent that begins at `start`.
-    fn remove(&mut self, start: u64, bytes: &mut usize) {
-        match &mut self.items {
-            Items::Leaf(leaf) => {
-                let index = self.marks.rank(leaf, start).checked_sub(1);
-                let index = index.expect("the extent is in the map");
-                assert!(leaf[index].start() == start);
-                leaf.remove(index);
-                if leaf.capacity() > leaf.len() + LEAF_SPARE_MAX {
-                    change_leaf(leaf, bytes, |leaf| leaf.shrink_to(leaf.len() + LEAF_SPARE_KEPT));
-                }
-            }
-            Items::Branch(branch) => {
-                let index = self.marks.rank(branch, start).checked_sub(1);
-                let index = index.expect("the extent is in the map");
-                branch[index].remove(start, bytes);
-                if branch[index].items.len() == 0 {
-                    let empty = change_branch(branch, bytes, |children| children.remove(index));
-                    *bytes -= empty.items.bytes();
-                } else {
-                    join_small(branch, index, bytes);
-                }
-            }
-        }
-        self.marks = self.items.marks();
-    }
-}
-
-fn insert_in_leaf(
-    leaf: &mut Vec<PackedExtent>,
-    index: usize,
-    packed: PackedExtent,
-    bytes: &mut usize,
-) -> Option<Vec<PackedExtent>> {
-    if leaf.len() == leaf.capacity() {
-        change_leaf(leaf, bytes, |leaf| leaf.reserve_exact(LEAF_GROWTH));
-    }
-    leaf.insert(index, packed);
-    (leaf.len() > LEAF_EXTENTS_MAX).then(|| {
-        let at = split_at(leaf.len(), index);
-        let right = leaf[at..].to_vec();
-        *bytes += right.capacity() * size_of::<PackedExtent>();
-        change_leaf(leaf, bytes, |leaf| {
-            leaf.truncate(at);
-            leaf.shrink_to_fit();
-        });
-        right
-    })
-}
-
-fn insert_in_branch(
-    branch: &mut Box<[Node]>,
-    index: usize,
-    child: Node,
-    bytes: &mut usize,
-) -> Option<Box<[Node]>> {
-    let right = change_branch(branch, bytes, |children| {
-        children.reserve_exact(1);
-        children.insert(index, child);
-        let is_over = children.len() > BRANCH_CHILDREN_MAX;
-        is_over.then(|| children.split_off(split_at(children.len(), index)).into_boxed_slice())
-    })?;
-    *bytes += right.len() * size_of::<Node>();
-    Some(right)
-}
-
-/// Joins the child at `index` with a neighbor, if it has become small and there is one with room.
-fn join_small(branch: &mut Box<[Node]>, index: usize, bytes: &mut usize) {
-    let len_max = branch[index].items.len_max();
-    if branch[index].items.len() >= len_max / JOIN_DIVISOR {
-        return;
-    }
-    let fits = |left: usize| {
-        let pair = branch.get(left..left + 2)?;
-        let len = pair[0].items.len() + pair[1].items.len();
-        (len <= 2 * (len_max / JOIN_DIVISOR)).then_some(left)
-    };
-    let left = fits(index).or_else(|| fits(index.checked_sub(1)?));
-    if let Some(left) = left {
-        let right = change_branch(branch, bytes, |children| children.remove(left + 1));
-        let left = &mut branch[left];
-        left.items.join(right.items, bytes);
-        left.marks = left.items.marks();
-    }
-}
+use super::marks::Begins;
+use super::node::{Items, Node, change_branch};
 
 pub(crate) struct ExtentMap {
     root: Node,
@@ -357,6 +112,17 @@ impl ExtentMap {
         }
     }
 
+    /// Adds the first extents of `sorted`, as many as can be added at once: those in front of
+    /// `limit` that go into the same leaf, as far as they overlap nothing; tells how many. It may
+    /// be none, which says nothing of the first.
+    pub(super) fn insert_run(&mut self, sorted: &[PackedExtent], limit: u64) -> usize {
+        let count = self.root.insert_run(sorted, limit, &mut self.bytes);
+        self.extent_count += count;
+        let blocks = sorted[..count].iter().map(|extent| extent.end() - extent.start());
+        self.block_count += blocks.sum::<u64>();
+        count
+    }
+
     /// Puts an extent in the place of the one that covers exactly the same blocks; `false` if there
     /// is none.
     pub(crate) fn overwrite(&mut self, extent: Extent) -> bool {
@@ -412,6 +178,7 @@ impl ExtentMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::index::node::LEAF_SPARE_MAX;
     use crate::units::{CacheBlock, Version};
     use proptest::prelude::*;
 
@@ -459,7 +226,7 @@ mod tests {
 
     impl ExtentMap {
         /// Asserts what the head of this file says; tells the depth of the leaves.
-        fn assert_invariants(&self) -> usize {
+        pub(in crate::index) fn assert_invariants(&self) -> usize {
             let mut found = Found::default();
             found.walk(&self.root, 0);
             assert_eq!(found.extents, self.extent_count);

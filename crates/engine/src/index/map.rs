@@ -155,7 +155,7 @@ struct Blank {
 
 #[derive(Default)]
 pub(crate) struct BlockMap {
-    data: ExtentMap,
+    pub(super) data: ExtentMap,
     blanks: BTreeMap<u64, Blank>,
 }
 
@@ -190,6 +190,16 @@ impl BlockMap {
             version: blank.version,
             place: blank.place,
         })
+    }
+
+    /// Where the next copy without payload begins that ends behind `block`.
+    pub(super) fn blank_ahead(&self, block: u64) -> Option<u64> {
+        if self.blanks.is_empty() {
+            return None;
+        }
+        let before = self.blanks.range(..block).next_back().filter(|(_, blank)| blank.end > block);
+        let (start, _) = before.or_else(|| self.blanks.range(block..).next())?;
+        Some(*start)
     }
 
     /// All pieces, data first.
@@ -340,7 +350,7 @@ fn data_extent(piece: &Piece, position: CacheBlock) -> Extent {
     }
 }
 
-fn data_piece(extent: Extent) -> Piece {
+pub(super) fn data_piece(extent: Extent) -> Piece {
     Piece {
         start: extent.start,
         block_count: u64::from(extent.block_count),

@@ -5,12 +5,15 @@
 //! they say which copy will win, and that one has its live bit set. A block that is in neither map
 //! has no copy in the log that recovery could find (rule 3).
 
+mod batch;
 mod extent;
 mod extent_map;
 mod map;
 mod marks;
+mod node;
 
-pub(crate) use extent::VERSION_LIMIT;
+pub(crate) use batch::Batch;
+pub(crate) use extent::{Extent, VERSION_LIMIT};
 pub(crate) use map::{BlankKind, BlockMap, Piece, Place};
 
 /// The index of one volume.

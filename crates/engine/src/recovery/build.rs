@@ -12,21 +12,23 @@ use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{Bits, Checkpoint, bit};
 use crate::format::record::{Entry, EntryKind};
 use crate::format::summary::PlacedEntry;
-use crate::index::{BlankKind, Piece, Place};
+use crate::index::{Batch, BlankKind, Extent, Piece, Place};
 use crate::log::BlankRecord;
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
 
-/// Pieces that are sorted together: 12 MiB.
-const BATCH_PIECES: usize = 256 * 1024;
+/// Pieces that are sorted together: 16 MiB.
+const BATCH_PIECES: usize = 1024 * 1024;
 
 /// What is being built beside the index.
 #[derive(Default)]
 pub(super) struct Building {
     /// Dirty bits by segment; none for a free one.
     pub(super) dirty: Vec<Option<Vec<u64>>>,
-    /// Pieces that the checkpoint counts on, on their way into the index.
-    batch: Vec<(VolumeSlot, Piece)>,
+    /// Pieces that the checkpoint counts on, on their way into the index, by volume.
+    batches: BTreeMap<VolumeSlot, Batch>,
+    /// How many they are.
+    gathered: usize,
     /// Blank records by position of their header.
     blanks: BTreeMap<u32, BlankRecord>,
     /// Dropped segments with their generation.
@@ -37,12 +39,29 @@ pub(super) struct Building {
     corrupt: Option<Corrupt>,
 }
 
+impl Building {
+    pub(super) fn new(checkpoint: &Checkpoint) -> Building {
+        Building {
+            highest_version: checkpoint.next_version.0,
+            dirty: alloc::vec![None; checkpoint.segments.len()],
+            ..Building::default()
+        }
+    }
+}
+
 impl Engine {
+    /// Everything is read, and what the checkpoint counts on is in the index but for what is left
+    /// in `segments`.
     pub(super) fn build(&mut self) {
         let recovery = self.recovery();
-        let checkpoint = recovery.checkpoint.take().expect("chosen before");
         let mut segments = core::mem::take(&mut recovery.segments);
         self.accept_candidates(&mut segments);
+        for segment in segments {
+            self.adopt(segment);
+        }
+        let recovery = self.recovery();
+        let checkpoint = recovery.checkpoint.take().expect("chosen before");
+        let mut building = core::mem::take(&mut recovery.building);
         let durable_through = self.recovery().durable_through;
         let mut records = core::mem::take(&mut self.recovery().records);
         records.sort_unstable_by_key(|record| record.sequence);
@@ -51,16 +70,7 @@ impl Engine {
             self.refuse(error);
             return;
         }
-        self.raise_outdated();
-        let mut building = Building {
-            highest_version: checkpoint.next_version.0,
-            dirty: alloc::vec![None; checkpoint.segments.len()],
-            ..Building::default()
-        };
-        for segment in segments {
-            self.adopt(segment, &checkpoint, &mut building);
-        }
-        self.put_batch(&mut building);
+        self.put_batches(&mut building);
         self.log.segments.collect_free();
         if let Some(corrupt) = building.corrupt {
             self.refuse(RecoveryError::Log(corrupt));
@@ -93,7 +103,7 @@ impl Engine {
 
     /// Rule 10: a volume that was served without its cache gets a higher generation; nothing in the
     /// log counts for it any more.
-    fn raise_outdated(&mut self) {
+    pub(super) fn raise_outdated(&mut self) {
         if has_defect(Defect::OutdatedCopiesBelieved) {
             return;
         }
@@ -108,7 +118,23 @@ impl Engine {
         }
     }
 
-    fn adopt(&mut self, found: ScannedSegment, checkpoint: &Checkpoint, building: &mut Building) {
+    /// Takes a segment up to where it ends into table and index.
+    pub(super) fn adopt(&mut self, found: ScannedSegment) {
+        let recovery = self.recovery();
+        let checkpoint = recovery.checkpoint.take().expect("chosen before segments are read");
+        let mut building = core::mem::take(&mut recovery.building);
+        self.adopt_into(found, &checkpoint, &mut building);
+        let recovery = self.recovery();
+        recovery.checkpoint = Some(checkpoint);
+        recovery.building = building;
+    }
+
+    fn adopt_into(
+        &mut self,
+        found: ScannedSegment,
+        checkpoint: &Checkpoint,
+        building: &mut Building,
+    ) {
         let id = found.segment;
         let now = self.now;
         self.log.segments.adopt(id, found.generation, now);
@@ -155,26 +181,25 @@ impl Engine {
             return;
         }
         for (block, block_count) in runs(&bits.live, placed.block, entry.block_count) {
-            let piece = Piece {
+            building.batches.entry(slot).or_default().push(Extent {
                 start: entry.start + u64::from(block - placed.block),
-                block_count: block_count.into(),
+                block_count,
                 version: entry.version,
-                place: Place::Data(self.log.position(segment, block)),
-            };
-            building.batch.push((slot, piece));
-            if building.batch.len() >= BATCH_PIECES {
-                self.put_batch(building);
+                position: self.log.position(segment, block),
+            });
+            building.gathered += 1;
+            if building.gathered == BATCH_PIECES {
+                self.put_batches(building);
             }
         }
     }
 
-    /// Puts pieces of many segments into the index in the order of the volumes: neighbours go to
-    /// the same leaf of the map, and memory is walked through once. Their live bits say that no two
-    /// of them have a block in common, so their order among themselves does not matter.
-    fn put_batch(&mut self, building: &mut Building) {
-        building.batch.sort_unstable_by_key(|(slot, piece)| (*slot, piece.start));
-        for (slot, piece) in building.batch.drain(..) {
-            self.put(slot, piece);
+    /// Puts pieces of many segments into the index. Their live bits say that no two of them have a
+    /// block in common, so their order among themselves does not matter.
+    fn put_batches(&mut self, building: &mut Building) {
+        building.gathered = 0;
+        for (slot, batch) in core::mem::take(&mut building.batches) {
+            self.volume_mut(slot).index.complete.put_batch(batch);
         }
     }
 

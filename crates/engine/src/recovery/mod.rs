@@ -34,12 +34,13 @@ use crate::takeover::Predecessor;
 use crate::units::{FlushEpoch, SequenceNumber, VolumeSlot};
 use crate::volume::{HostMarkState, Service, Volume};
 use crate::wake::{Ended, Waiter};
+use build::Building;
 use scan::{NewRecord, ScannedSegment};
 
 /// Bytes of one read of a checkpoint area.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Device reads of recovery that are under way at once.
-const READS_MAX: usize = 8;
+const READS_MAX: usize = 32;
 /// Times that a failing read is tried again.
 const READ_ATTEMPTS_MAX: u32 = 4;
 
@@ -99,7 +100,9 @@ pub(crate) struct Recovery {
     /// Those that could have been, and were not.
     unchanged: Vec<u32>,
     reads: usize,
+    /// Those of which it is not known yet where they end.
     segments: Vec<ScannedSegment>,
+    building: Building,
     records: Vec<NewRecord>,
     /// All records up to this one were durable, as any header says.
     durable_through: SequenceNumber,
@@ -130,6 +133,7 @@ impl Recovery {
             unchanged: Vec::new(),
             reads: 0,
             segments: Vec::new(),
+            building: Building::default(),
             records: Vec::new(),
             durable_through: SequenceNumber(0),
             segments_done: 0,
@@ -321,9 +325,11 @@ impl Engine {
             Ok((area, checkpoint)) => {
                 recovery.lost_epochs = u64::from(is_one_lost);
                 recovery.areas = [Vec::new(), Vec::new()];
+                recovery.building = Building::new(&checkpoint);
                 recovery.checkpoint = Some(checkpoint);
                 recovery.stage = Stage::Segments;
                 self.checkpoint.last_area = area;
+                self.raise_outdated();
                 self.go_on();
             }
             Err(_) if recovery.has_unread_area => self.refuse(RecoveryError::CacheIo),

@@ -6,7 +6,7 @@
 
 use alloc::vec::Vec;
 
-use super::{READS_MAX, Recovery, RecoveryIo};
+use super::{READS_MAX, RecoveryIo};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
@@ -149,10 +149,10 @@ impl Engine {
         true
     }
 
+    /// A segment that ends where the checkpoint says. Its entries are many, and are not kept.
     fn scanned(&mut self, segment: ScannedSegment) {
-        let recovery: &mut Recovery = self.recovery();
-        recovery.segments_done += 1;
-        recovery.segments.push(segment);
+        self.recovery().segments_done += 1;
+        self.adopt(segment);
     }
 
     /// A segment that was free, or became free, may have been opened since the checkpoint.
@@ -266,7 +266,9 @@ impl Engine {
         }
         found.used_blocks = walk.block;
         found.last_sequence = walk.previous;
-        self.scanned(found);
+        let recovery = self.recovery();
+        recovery.segments_done += 1;
+        recovery.segments.push(found);
     }
 
     /// Everything is read: decides where each segment ends. A record with bad payload that was
