@@ -178,8 +178,11 @@ impl Node {
         let start = sorted[0].start();
         match &mut self.items {
             Items::Leaf(leaf) => {
-                let count = merge_into_leaf(leaf, sorted, limit, bytes);
-                self.marks = Marks::of(leaf);
+                let rank = self.marks.rank(leaf, start);
+                let count = merge_into_leaf(leaf, rank, (sorted, limit), bytes);
+                if count > 0 {
+                    self.marks = Marks::of(leaf);
+                }
                 count
             }
             Items::Branch(branch) => {
@@ -279,19 +282,25 @@ fn join_small(branch: &mut Box<[Node]>, index: usize, bytes: &mut usize) {
 
 /// Adds those of `sorted`, from the first on, that end before `limit`, as far as the leaf has room
 /// and none overlaps another; tells how many. None goes in front of the first extent of the leaf.
+/// `rank` extents of the leaf begin at or before the first of `sorted`.
 fn merge_into_leaf(
     leaf: &mut Vec<PackedExtent>,
-    sorted: &[PackedExtent],
-    limit: u64,
+    rank: usize,
+    (sorted, limit): (&[PackedExtent], u64),
     bytes: &mut usize,
 ) -> usize {
-    let count = mergeable(leaf, sorted, limit);
+    let room = LEAF_EXTENTS_MAX - leaf.len();
+    let last = rank.checked_sub(1);
+    let count =
+        last.map_or(0, |last| mergeable(&leaf[last..], &sorted[..room.min(sorted.len())], limit));
     if count == 0 {
         return 0;
     }
     let mut kept = leaf.len();
     change_leaf(leaf, bytes, |leaf| {
-        leaf.reserve_exact(count);
+        if leaf.capacity() < leaf.len() + count {
+            leaf.reserve_exact(count + LEAF_GROWTH);
+        }
         leaf.extend_from_slice(&sorted[..count]);
     });
     // From the last on, so that what is there moves once.
@@ -306,21 +315,20 @@ fn merge_into_leaf(
     count
 }
 
-/// How many of `sorted` [`merge_into_leaf`] can add.
-fn mergeable(leaf: &[PackedExtent], sorted: &[PackedExtent], limit: u64) -> usize {
-    let room = LEAF_EXTENTS_MAX - leaf.len();
-    let mut behind = leaf.iter().peekable();
-    // Where what stands in front ends; nothing yet.
-    let mut end = None;
+/// How many of `sorted` lie free behind the first of `extents`, from the first of them on.
+fn mergeable(extents: &[PackedExtent], sorted: &[PackedExtent], limit: u64) -> usize {
+    let mut behind = extents[1..].iter().peekable();
+    // Where what stands in front ends.
+    let mut end = extents[0].end();
     let fits = |new: &&PackedExtent| {
         while let Some(old) = behind.next_if(|old| old.start() <= new.start()) {
-            end = Some(old.end());
+            end = old.end();
         }
-        let is_free = end.is_some_and(|end| end <= new.start())
+        let is_free = end <= new.start()
             && behind.peek().is_none_or(|next| new.end() <= next.start())
             && new.end() <= limit;
-        end = Some(new.end());
+        end = new.end();
         is_free
     };
-    sorted.iter().take(room).take_while(fits).count()
+    sorted.iter().take_while(fits).count()
 }

@@ -12,13 +12,16 @@ use crate::error::{Corrupt, Place as CorruptPlace, RecoveryError};
 use crate::format::checkpoint::{Bits, Checkpoint, bit};
 use crate::format::record::{Entry, EntryKind};
 use crate::format::summary::PlacedEntry;
-use crate::index::{Batch, BlankKind, Extent, Piece, Place};
+use crate::index::{Batch, BlankKind, BlockMap, Extent, Piece, Place};
 use crate::log::BlankRecord;
 use crate::log::segments::SegmentState;
 use crate::units::{CacheBlock, RecoveryEpoch, SequenceNumber, Version, VolumeSlot};
 
-/// Pieces that are sorted together: 16 MiB.
-const BATCH_PIECES: usize = 1024 * 1024;
+/// Fewest pieces that are sorted together: 16 MiB.
+const BATCH_PIECES_MIN: usize = 1024 * 1024;
+/// What they are of those that are in the index, if that is more: so that a leaf takes several of a
+/// batch, however many leaves there are.
+const BATCH_DIVISOR: usize = 16;
 
 /// What is being built beside the index.
 #[derive(Default)]
@@ -29,6 +32,8 @@ pub(super) struct Building {
     batches: BTreeMap<VolumeSlot, Batch>,
     /// How many they are.
     gathered: usize,
+    /// What the checkpoint counts on, by volume. Nobody sees it before all is known to be good.
+    indexes: BTreeMap<VolumeSlot, BlockMap>,
     /// Blank records by position of their header.
     blanks: BTreeMap<u32, BlankRecord>,
     /// Dropped segments with their generation.
@@ -47,17 +52,34 @@ impl Building {
             ..Building::default()
         }
     }
+
+    fn gather(&mut self, slot: VolumeSlot, extent: Extent) {
+        self.batches.entry(slot).or_default().push(extent);
+        self.gathered += 1;
+        let indexed = || self.indexes.values().map(BlockMap::extent_count).sum::<usize>();
+        if self.gathered >= BATCH_PIECES_MIN && self.gathered >= indexed() / BATCH_DIVISOR {
+            self.put_batches();
+        }
+    }
+
+    /// Puts pieces of many segments into the index. Their live bits say that no two of them have a
+    /// block in common, so their order among themselves does not matter.
+    fn put_batches(&mut self) {
+        self.gathered = 0;
+        for (slot, batch) in core::mem::take(&mut self.batches) {
+            self.indexes.entry(slot).or_default().put_batch(batch);
+        }
+    }
 }
 
 impl Engine {
-    /// Everything is read, and what the checkpoint counts on is in the index but for what is left
-    /// in `segments`.
+    /// Everything is read.
     pub(super) fn build(&mut self) {
         let recovery = self.recovery();
         let mut segments = core::mem::take(&mut recovery.segments);
         self.accept_candidates(&mut segments);
         for segment in segments {
-            self.adopt(segment);
+            self.take_in(segment);
         }
         let recovery = self.recovery();
         let checkpoint = recovery.checkpoint.take().expect("chosen before");
@@ -70,7 +92,7 @@ impl Engine {
             self.refuse(error);
             return;
         }
-        self.put_batches(&mut building);
+        building.put_batches();
         self.log.segments.collect_free();
         if let Some(corrupt) = building.corrupt {
             self.refuse(RecoveryError::Log(corrupt));
@@ -80,6 +102,9 @@ impl Engine {
             if self.log.segments.get(id).state == SegmentState::Free {
                 self.log.segments.get_mut(id).generation = line.generation;
             }
+        }
+        for (slot, index) in core::mem::take(&mut building.indexes) {
+            self.volume_mut(slot).index.complete = index;
         }
         self.recovered_records = records.len() as u64;
         for record in &records {
@@ -118,23 +143,19 @@ impl Engine {
         }
     }
 
-    /// Takes a segment up to where it ends into table and index.
-    pub(super) fn adopt(&mut self, found: ScannedSegment) {
+    /// Takes a segment up to where it ends into the table and into what is being built. The table
+    /// is of use to nobody before that is done: jobs and clients wait until the engine serves.
+    pub(super) fn take_in(&mut self, found: ScannedSegment) {
         let recovery = self.recovery();
         let checkpoint = recovery.checkpoint.take().expect("chosen before segments are read");
         let mut building = core::mem::take(&mut recovery.building);
-        self.adopt_into(found, &checkpoint, &mut building);
+        self.adopt(found, &checkpoint, &mut building);
         let recovery = self.recovery();
         recovery.checkpoint = Some(checkpoint);
         recovery.building = building;
     }
 
-    fn adopt_into(
-        &mut self,
-        found: ScannedSegment,
-        checkpoint: &Checkpoint,
-        building: &mut Building,
-    ) {
+    fn adopt(&mut self, found: ScannedSegment, checkpoint: &Checkpoint, building: &mut Building) {
         let id = found.segment;
         let now = self.now;
         self.log.segments.adopt(id, found.generation, now);
@@ -181,25 +202,13 @@ impl Engine {
             return;
         }
         for (block, block_count) in runs(&bits.live, placed.block, entry.block_count) {
-            building.batches.entry(slot).or_default().push(Extent {
+            let extent = Extent {
                 start: entry.start + u64::from(block - placed.block),
                 block_count,
                 version: entry.version,
                 position: self.log.position(segment, block),
-            });
-            building.gathered += 1;
-            if building.gathered == BATCH_PIECES {
-                self.put_batches(building);
-            }
-        }
-    }
-
-    /// Puts pieces of many segments into the index. Their live bits say that no two of them have a
-    /// block in common, so their order among themselves does not matter.
-    fn put_batches(&mut self, building: &mut Building) {
-        building.gathered = 0;
-        for (slot, batch) in core::mem::take(&mut building.batches) {
-            self.volume_mut(slot).index.complete.put_batch(batch);
+            };
+            building.gather(slot, extent);
         }
     }
 
@@ -232,9 +241,13 @@ impl Engine {
             return;
         }
         let whole = alloc::vec![(entry.start, u64::from(entry.block_count))];
+        let index = building.indexes.entry(slot).or_default();
+        let (mut removed, mut inserted) = self.scratch.take_pieces();
         for (start, block_count) in if named.is_empty() { whole } else { named } {
-            self.put(slot, Piece { start, block_count, version: entry.version, place });
+            let piece = Piece { start, block_count, version: entry.version, place };
+            index.replace(piece, &mut removed, &mut inserted);
         }
+        self.scratch.put_pieces(removed, inserted);
     }
 
     /// A record behind the checkpoint. They come in the order of their sequence numbers, so that of

@@ -40,7 +40,7 @@ use scan::{NewRecord, ScannedSegment};
 /// Bytes of one read of a checkpoint area.
 const CHUNK_BYTES: u64 = 1 << 20;
 /// Device reads of recovery that are under way at once.
-const READS_MAX: usize = 32;
+const READS_MAX: usize = 8;
 /// Times that a failing read is tried again.
 const READ_ATTEMPTS_MAX: u32 = 4;
 
@@ -100,7 +100,7 @@ pub(crate) struct Recovery {
     /// Those that could have been, and were not.
     unchanged: Vec<u32>,
     reads: usize,
-    /// Those of which it is not known yet where they end.
+    /// Those that were read whole: of most it is not known before the end where they end.
     segments: Vec<ScannedSegment>,
     building: Building,
     records: Vec<NewRecord>,

@@ -152,7 +152,7 @@ impl Engine {
     /// A segment that ends where the checkpoint says. Its entries are many, and are not kept.
     fn scanned(&mut self, segment: ScannedSegment) {
         self.recovery().segments_done += 1;
-        self.adopt(segment);
+        self.take_in(segment);
     }
 
     /// A segment that was free, or became free, may have been opened since the checkpoint.

@@ -183,13 +183,13 @@ impl Running {
         set.set_cache_device(id);
         let openings = set.openings(&superblock, &self.devices);
         let (requests, inheritance) = set.engine.hand_over();
+        set.cpu_before_recovery = thread_cpu();
         let mut engine =
             Engine::recover_returned(self.now, superblock, facts, &openings, inheritance);
         engine.set_cache_timeout_ms(self.cache_timeout_ms);
         let engine = std::mem::replace(&mut set.engine, engine);
         set.comeback = Comeback::Recovering(Box::new(Lost { engine, requests }));
         set.phase = SetPhase::Recovering;
-        set.cpu_before_recovery = thread_cpu();
         tracing::info!("recovering what is on the cache device");
     }
 

@@ -73,7 +73,7 @@ pub struct SetReport {
     pub recovery_error: Option<forebay_engine::error::RecoveryError>,
     /// What the engine says.
     pub status: SetStatus,
-    /// Processor time of the last recovery.
+    /// Processor time that the thread of the set used during the last recovery.
     pub recovery_cpu: Duration,
     /// What smaller and larger caches would find of the requests since the start, of late more than
     /// before; the smallest first.

@@ -145,9 +145,7 @@ impl Engine {
         };
         for PlacedEntry { entry, block } in entries.iter().filter(is_ours) {
             let position = self.log.position(segment, *block);
-            let place = Place::of(entry.kind, position).expect("only copies are left");
-            let (start, block_count) = (entry.start, entry.block_count.into());
-            self.plan_piece(&Piece { start, block_count, version: entry.version, place });
+            self.plan_piece(&Piece::of(entry, position).expect("only copies are left"));
         }
     }
 
