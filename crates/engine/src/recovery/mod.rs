@@ -39,7 +39,8 @@ use scan::{NewRecord, ScannedSegment};
 
 /// Bytes of one read of a checkpoint area.
 const CHUNK_BYTES: u64 = 1 << 20;
-/// Device reads of recovery that are under way at once.
+/// Device reads of recovery that are under way at once. So few that a hiccup which fails all of
+/// them, and all that are tried again, leaves the device below what makes it degraded.
 const READS_MAX: usize = 8;
 /// Times that a failing read is tried again.
 const READ_ATTEMPTS_MAX: u32 = 4;
