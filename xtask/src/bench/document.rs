@@ -306,7 +306,9 @@ pieces of 1 MiB (O_DIRECT). A TiB was not measured: the last two columns are pro
 of the time measured here, the second of the bytes read at {} GB/s and of the CPU time of recovery,
 as if reading and computing took turns. A start reads the summary of each segment, and as a whole
 the segments that were begun since the last checkpoint, which is written after each 64 times its own
-size: how many they are depends on when the daemon was killed.
+size: how many they are depends on when the daemon was killed. The CPU time has in it what the
+system takes to hand out the memory of the index; in a virtual machine whose host has to find that
+memory first, it can be more than all the rest.
 
 ",
         number(recovery.read_rate / 1e9, 2),
