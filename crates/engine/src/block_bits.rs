@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use crate::bit_runs::masks;
+use crate::bit_runs::{masks, set_run};
 use crate::format::checkpoint::{clear_bit, set_bit};
 use crate::prefetch::prefetch;
 use crate::units::CacheBlock;
@@ -30,9 +30,7 @@ impl BlockBits {
     }
 
     pub(crate) fn set_run(&mut self, position: CacheBlock, block_count: u32) {
-        for (word, mask) in masks(position.0, block_count) {
-            self.words[word] |= mask;
-        }
+        set_run(&mut self.words, position.0, block_count);
     }
 
     pub(crate) fn clear_run(&mut self, position: CacheBlock, block_count: u32) {

@@ -104,7 +104,7 @@ impl Piece {
 
     /// Whether `part`, of blocks of this piece, is part of the same copy. The place alone does not
     /// tell: data behind the header of a copy without payload is another one's.
-    pub(crate) fn has_part(&self, part: &Piece) -> bool {
+    fn has_part(&self, part: &Piece) -> bool {
         self.version == part.version && self.clip(part.start, part.end()).place == part.place
     }
 
@@ -192,14 +192,15 @@ impl BlockMap {
         })
     }
 
+    /// What ends behind `block` and has no payload, in order.
+    fn blanks_behind(&self, block: u64) -> impl Iterator<Item = (&u64, &Blank)> {
+        let before = self.blanks.range(..block).next_back().filter(|(_, blank)| blank.end > block);
+        before.into_iter().chain(self.blanks.range(block..))
+    }
+
     /// Where the next copy without payload begins that ends behind `block`.
     pub(super) fn blank_ahead(&self, block: u64) -> Option<u64> {
-        if self.blanks.is_empty() {
-            return None;
-        }
-        let before = self.blanks.range(..block).next_back().filter(|(_, blank)| blank.end > block);
-        let (start, _) = before.or_else(|| self.blanks.range(block..).next())?;
-        Some(*start)
+        self.blanks_behind(block).next().map(|(start, _)| *start)
     }
 
     /// All pieces, data first.
@@ -216,8 +217,7 @@ impl BlockMap {
         if self.blanks.is_empty() {
             return;
         }
-        let before = self.blanks.range(..start).next_back().filter(|(_, blank)| blank.end > start);
-        for (blank_start, blank) in before.into_iter().chain(self.blanks.range(start..end)) {
+        for (blank_start, blank) in self.blanks_behind(start).take_while(|(at, _)| **at < end) {
             let piece = Piece {
                 start: *blank_start,
                 block_count: blank.end - blank_start,
@@ -312,23 +312,17 @@ impl BlockMap {
         }
     }
 
-    /// Takes out of `start..end` what has exactly this version and, for data and blanks, lies at
-    /// the place that `is_place` accepts.
-    pub(crate) fn remove_matching(
-        &mut self,
-        start: u64,
-        end: u64,
-        mut matches: impl FnMut(&Piece) -> bool,
-        removed: &mut Vec<Piece>,
-    ) {
+    /// Takes out what is left of a piece, and appends it to `removed`: something newer may have
+    /// taken the place of parts of it.
+    pub(crate) fn remove_parts(&mut self, piece: &Piece, removed: &mut Vec<Piece>) {
         let first = removed.len();
-        self.pieces(start, end, removed);
+        self.pieces(piece.start, piece.end(), removed);
         let mut kept = first;
         for index in first..removed.len() {
-            let piece = removed[index];
-            if matches(&piece) {
-                self.remove(piece.start, piece.end());
-                removed[kept] = piece;
+            let part = removed[index];
+            if piece.has_part(&part) {
+                self.remove(part.start, part.end());
+                removed[kept] = part;
                 kept += 1;
             }
         }

@@ -179,7 +179,7 @@ impl Node {
         match &mut self.items {
             Items::Leaf(leaf) => {
                 let rank = self.marks.rank(leaf, start);
-                let count = merge_into_leaf(leaf, rank, (sorted, limit), bytes);
+                let count = merge_into_leaf(leaf, rank, sorted, limit, bytes);
                 if count > 0 {
                     self.marks = Marks::of(leaf);
                 }
@@ -286,7 +286,8 @@ fn join_small(branch: &mut Box<[Node]>, index: usize, bytes: &mut usize) {
 fn merge_into_leaf(
     leaf: &mut Vec<PackedExtent>,
     rank: usize,
-    (sorted, limit): (&[PackedExtent], u64),
+    sorted: &[PackedExtent],
+    limit: u64,
     bytes: &mut usize,
 ) -> usize {
     let room = LEAF_EXTENTS_MAX - leaf.len();

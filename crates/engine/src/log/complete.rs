@@ -93,12 +93,11 @@ impl Engine {
         }
         let (mut removed, mut inserted) = self.scratch.take_pieces();
         let index = &mut self.volume_mut(slot).index;
-        let is_ours = |other: &Piece| piece.has_part(other);
-        index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
+        index.pending.remove_parts(&piece, &mut removed);
         removed.clear();
         if has_defect(Defect::LateCompletionWins) {
-            let complete = &mut index.complete;
-            complete.remove_matching(piece.start, piece.end(), |_| true, &mut removed);
+            index.complete.pieces(piece.start, piece.end(), &mut removed);
+            index.complete.remove(piece.start, piece.end());
         }
         // Rule 1: versions are compared when a record completes, so a late completion never wins.
         index.complete.replace(piece, &mut removed, &mut inserted);
@@ -219,12 +218,9 @@ impl Engine {
         // The volume is still there: a detach ends with a checkpoint, which waits for the frontier
         // and for a flush after it.
         let volume = self.volume_mut(tombstone.slot);
-        volume.index.complete.remove_matching(
-            tombstone.start,
-            tombstone.start + tombstone.block_count,
-            |piece| piece.place == Place::Absent && piece.version == tombstone.version,
-            &mut removed,
-        );
+        let Tombstone { start, block_count, version, .. } = *tombstone;
+        let piece = Piece { start, block_count, version, place: Place::Absent };
+        volume.index.complete.remove_parts(&piece, &mut removed);
         self.scratch.put_pieces(removed, inserted);
     }
 

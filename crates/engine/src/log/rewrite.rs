@@ -158,9 +158,7 @@ impl Engine {
         let (mut removed, inserted) = self.scratch.take_pieces();
         // The volume is still there: a detach ends with a checkpoint, which waits for its records.
         let volume = self.volume_mut(slot);
-        // What was appended since may have taken the place of parts of it.
-        let is_ours = |other: &Piece| piece.has_part(other);
-        volume.index.pending.remove_matching(piece.start, piece.end(), is_ours, &mut removed);
+        volume.index.pending.remove_parts(&piece, &mut removed);
         for part in &removed {
             volume.index.pending.insert(moved.clip(part.start, part.end()));
         }
