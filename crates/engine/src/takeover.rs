@@ -178,6 +178,9 @@ impl Engine {
             return;
         }
         self.takeover = TakeoverStage::None;
+        // It says nothing of what comes after this. Another takeover may begin before it is
+        // durable, and has to wait for one that is cut for itself.
+        self.forget_checkpoint_waiter(Waiter::Takeover);
         for slot in self.volume_slots() {
             if !self.volume(slot).is_gated {
                 self.release_gated(slot, payload);

@@ -12,6 +12,11 @@ use forebay_sim::{Plan, RunOptions, TraceMode};
 /// Seeds, each with symptom and cause.
 const SEEDS: &[(u64, &str)] = &[
     (
+        1_795_967_947_744_867,
+        "a takeover was given up and another began before the first one's checkpoint was durable: \
+         the engine took that for the one it waited for, and was silent with a record half built",
+    ),
+    (
         9_224_270_012_717_801_460,
         "the record of a discard was written again, and took along a newer copy whose place was as \
          far behind its header as its block within the discard",

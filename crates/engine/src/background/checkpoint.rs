@@ -76,6 +76,14 @@ impl Engine {
         self.checkpoint.next.push(waiter);
     }
 
+    /// Takes that back. The checkpoint may be under way, and goes on for the others.
+    pub(crate) fn forget_checkpoint_waiter(&mut self, waiter: Waiter) {
+        let is_other = |other: &Waiter| *other != waiter;
+        self.checkpoint.current.retain(is_other);
+        self.checkpoint.next.retain(is_other);
+        self.wakes.retain(|wake| is_other(&wake.waiter));
+    }
+
     fn log_bytes(&self) -> u64 {
         let counters = &self.set_counters;
         counters.client_bytes

@@ -101,6 +101,31 @@ fn what_was_answered_and_not_flushed_is_durable_before_the_predecessor_is_silent
 }
 
 #[test]
+fn the_checkpoint_of_a_takeover_that_was_given_up_is_not_that_of_the_next() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 1, 1);
+    begin(&mut world);
+    world.settle_except(cache::checkpoint);
+    let now = world.time();
+    let (engine, buffers) = world.engine();
+    engine.cancel_takeover(now, buffers);
+    let later = world.write(0, 1, 1, 2);
+    world.settle_except(cache::checkpoint);
+    assert!(world.is_done(later));
+    begin(&mut world);
+    world.poll();
+    let body = world.the(cache::checkpoint);
+    world.complete(body);
+    world.settle_except(cache::checkpoint);
+    assert!(!is_silent(&mut world), "the durable checkpoint knows nothing of the later write");
+    world.settle();
+    assert!(is_silent(&mut world));
+    world.cut_power(|_, _| false);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.look(0, 0..2), [1, 2].map(Content::Tag));
+}
+
+#[test]
 fn what_went_around_the_log_is_flushed_first() {
     let mut world = Setup::of(&[CacheMode::Writearound]).start();
     world.write_now(0, 0, 1, 1);
