@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::size;
 
@@ -60,6 +60,18 @@ impl Progress {
             outlook: String::new(),
             bar,
         }
+    }
+
+    /// The same, beside others.
+    pub(crate) fn start_beside(
+        others: &MultiProgress,
+        label: &str,
+        unit: Unit,
+        total: u64,
+    ) -> Progress {
+        let mut progress = Progress::start(label, unit, total);
+        progress.bar = progress.bar.map(|bar| others.add(bar));
+        progress
     }
 
     /// What the caller knows of more work than this piece, from now on.

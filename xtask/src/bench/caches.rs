@@ -238,6 +238,7 @@ Guests with Debian's kernel, whose processors and devices QEMU emulates; each ta
 own with fresh disks, of which the slow one does {slow} requests and the fast one {fast} a second
 (`xtask/vm/caches.sh`). Only ratios within the tables mean anything. Targets that are written to
 were measured {WRITES_OF_ROUND} times as often as the others; of several times, figures are medians.
+LVM gives a cachevol the policy `mq`, which the kernel has had as another name of smq since 4.6.
 
 ## Bounds
 

@@ -74,6 +74,7 @@ fn bounds(name: &str, document: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::experiments;
 
     const MEASURED: &str = "# Experiments\n\non 2026-01-02, at commit `abc`.\n\n## Bounds\n\n\
         | work | bound | measured | verdict |\n| --- | ---: | ---: | ---: |\n\
@@ -101,6 +102,28 @@ mod tests {
         assert!(text.contains("1 of 2 met") && !text.contains("old"), "{text}");
         std::fs::write(&path, "nothing").expect("written");
         assert!(renew(docs.path()).is_err());
+    }
+
+    /// Figures are measured seldom, and plans change meanwhile.
+    #[test]
+    fn documents_in_the_repository_have_the_bounds_of_their_plans() {
+        let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+        let read = |path: &str| std::fs::read_to_string(root.join(path)).expect("it is there");
+        let of_plans = [&experiments::PLANS[..], &experiments::REAL_PLANS, &["kernel-caches"]];
+        for ((name, _), plans) in DOCUMENTS.into_iter().zip(of_plans) {
+            let texts = plans.iter().map(|plan| read(&format!("bench/plans/{plan}.toml")));
+            let texts: String = texts.collect();
+            let planned: Vec<&str> = texts.lines().filter_map(bound_text).collect();
+            let document = read(&format!("docs/{name}"));
+            let from_table = document.lines().skip_while(|line| *line != HEADER).skip(2);
+            let rows = from_table.map_while(|line| line.strip_prefix("| ")?.split(" | ").next());
+            assert_eq!(rows.collect::<Vec<_>>(), planned, "{name}: run what writes it again");
+        }
+    }
+
+    /// The text of a bound, if this is the line of a plan that has it.
+    fn bound_text(line: &str) -> Option<&str> {
+        line.strip_prefix("text = \"")?.strip_suffix('"')
     }
 
     #[test]

@@ -29,10 +29,10 @@ const REAL_DOCUMENT: &str = "docs/real-experiments.md";
 /// Below the build folder.
 const FOLDER: &str = "experiments";
 /// Plans in virtual time, in the order of the document.
-const PLANS: [&str; 9] =
+pub(super) const PLANS: [&str; 9] =
     [ZIPF, "defaults", "sizes", UNIFORM, "writes", "machines", "mixed", "small-cache", "terabyte"];
 /// Plans in real time that need no more than this machine, in the order of their document.
-const REAL_PLANS: [&str; 4] = ["git", "database", "peers", "machines-small"];
+pub(super) const REAL_PLANS: [&str; 4] = ["git", "database", "peers", "machines-small"];
 /// The plan whose bounds are of a cache that has become warm.
 const ZIPF: &str = "zipf";
 /// The plan in which the same offsets are asked for again and again.
@@ -215,9 +215,10 @@ Random writes, of the plan `writes`, are as fast as the SSD until dirty data com
 mark, not until the log is full. From there on writers are slowed down to the pace of writeback bit
 by bit ([policies.md](policies.md#when-the-log-fills-up-with-dirty-data)), so that none of them
 meets a wall at the hard mark. Both cannot be had, and the bounds on what is written beyond the soft
-mark are missed. How much is written by then follows from what a block takes of the log: a record
-has a header of a block, and on an SSD as fast as this one few of 32 requests share it (the
-amplification, below).
+mark are missed: the mean of all 10 GiB lies below what was published of dm-writecache, of which
+nothing was published for the time after that its cache is full. How much is written by then follows
+from what a block takes of the log: a record has a header of a block, and on an SSD as fast as this
+one few of 32 requests share it (the amplification, below).
 
 {}{}",
         super::command_line(),
@@ -249,7 +250,8 @@ on {}, at commit `{}`.
 In real time (see [bench.md](bench.md#real-time)): real requests, programs and file systems. The
 hard disk is emulated by `forebay serve`, the SSD is files on the disk of this machine. So only
 ratios between rows of one table mean anything, and rows `as published` are of other machines.
-Figures are medians of the repetitions, and in parentheses the smallest and the largest.
+Figures are medians of the repetitions where there are several, and in parentheses the smallest and
+the largest.
 
 Of the plan `git`, a clone lasts some seconds here, where it took minutes in the publication, and
 runs on the same target differ by more than the hundredth that its bound over the SSD leaves.

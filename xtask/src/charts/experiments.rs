@@ -148,7 +148,7 @@ fn draw(data: &str, title: &str) -> anyhow::Result<String> {
             .configure_mesh()
             .light_line_style(TRANSPARENT)
             .x_desc("seconds")
-            .y_desc("requests a second")
+            .y_desc("requests a second, in virtual time")
             .x_labels(12)
             .x_label_formatter(&|value| format!("{value:.0}"))
             .y_label_formatter(&|value| format!("{value:.0}"))

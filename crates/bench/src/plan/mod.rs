@@ -459,6 +459,15 @@ pub struct Published {
     /// Hit ratio.
     #[serde(default)]
     pub hit_ratio: Option<f64>,
+    /// Median latency in microseconds.
+    #[serde(default)]
+    pub p50_us: Option<f64>,
+    /// 99th percentile of the latency in microseconds, of the job that fared worst.
+    #[serde(default)]
+    pub p99_us: Option<f64>,
+    /// Requests of the slowest of several equal jobs over those of the fastest.
+    #[serde(default)]
+    pub fairness: Option<f64>,
     /// Anything else.
     #[serde(default)]
     pub remark: String,

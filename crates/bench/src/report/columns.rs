@@ -35,6 +35,9 @@ const IOPS: usize = 3;
 const FIRST_IOPS: usize = 4;
 const LAST_IOPS: usize = 5;
 const HITS: usize = 6;
+const P50: usize = 7;
+const P99: usize = 9;
+const FAIRNESS: usize = 10;
 
 /// A figure as people read it; empty if there is none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -88,6 +91,9 @@ pub(super) fn published_cells(published: &Published) -> [Cell; HEADINGS.len()] {
     cells[FIRST_IOPS] = cell(published.first_iops.and_then(single), count);
     cells[LAST_IOPS] = cell(published.last_iops.and_then(single), count);
     cells[HITS] = cell(published.hit_ratio.and_then(single), percent);
+    cells[P50] = cell(published.p50_us.and_then(single), count);
+    cells[P99] = cell(published.p99_us.and_then(single), count);
+    cells[FAIRNESS] = cell(published.fairness.and_then(single), ratio);
     cells
 }
 
@@ -174,6 +180,9 @@ mod tests {
             first_iops: Some(288.75),
             last_iops: Some(2060.0),
             hit_ratio: Some(0.736),
+            p50_us: Some(135.0),
+            p99_us: Some(175_000.0),
+            fairness: Some(0.32),
             ..Published::default()
         };
         let cells = published_cells(&published);
@@ -187,6 +196,9 @@ mod tests {
             ("first 30 s", "289"),
             ("last tenth", "2,060"),
             ("hits", "73.60 %"),
+            ("p50 us", "135"),
+            ("p99 us", "175,000"),
+            ("fairness", "0.320"),
         ];
         assert_eq!(filled, expected);
     }

@@ -36,7 +36,7 @@
     ["cpu_us", "Processor time for a request", micros],
   ];
 
-  const PUBLISHED = ["run_s", "first_run_s", "first_iops", "last_iops", "hit_ratio", "seconds"];
+  const PUBLISHED = ["run_s", "first_run_s", "first_iops", "last_iops", "hit_ratio", "seconds", "fairness"];
 
   let shownPhase = 0;
   let view = "all";

@@ -55,8 +55,8 @@ fn number<T: TryFrom<u64>>(key: &str, value: u64) -> Result<T, String> {
 
 fn flag(key: &str, value: &str) -> Result<bool, String> {
     match value {
-        "true" | "on" | "yes" => Ok(true),
-        "false" | "off" | "no" => Ok(false),
+        "on" => Ok(true),
+        "off" => Ok(false),
         _ => Err(format!("{key}: `{value}` is neither on nor off")),
     }
 }
@@ -81,6 +81,7 @@ mod tests {
             ("writeback_percent", "much", "no whole number"),
             ("dirty_soft_percent", "96", "out of range"),
             ("promote_on_read", "2", "neither"),
+            ("promote_on_write", "true", "neither"),
             ("colour", "red", "not known"),
         ] {
             let error = parsed(key, value).unwrap_err();

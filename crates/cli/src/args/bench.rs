@@ -80,6 +80,9 @@ pub(crate) struct BenchRunArguments {
     /// How often each target is measured, other than the plan says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: Option<u32>,
+    /// Measure so many targets at once, in virtual time [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) jobs: Option<u32>,
     /// Folder for files in place of devices, in real time [default: the folder for the results];
     /// they are removed in the end. A run that goes on needs the same folder, on the same disk
     #[arg(long, value_name = "DIR")]

@@ -168,6 +168,26 @@ at_least = 1e6
 "#;
 
 #[test]
+fn what_is_measured_beside_others_comes_out_as_one_after_another() {
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "virtual", &[DEVICES, PHASES]);
+    let results = |jobs: &str| {
+        scratch.run(&["bench", "run", &plan, "--out", jobs, "--jobs", jobs]).expect(0);
+        ["ssd", "cached"].map(|target| {
+            let path = scratch.path(&format!("{jobs}/raw/{target}-1.json"));
+            let text = std::fs::read_to_string(path).expect("it was measured");
+            let mut result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert!(result["wall_s"].take().is_number());
+            result
+        })
+    };
+    assert_eq!(results("1"), results("2"));
+    let real = ["bench", "run", &plan, "--out", "out", "--clock", "real", "--jobs", "2"];
+    scratch.run(&real).expect(2).says("one after another");
+    assert!(!scratch.path("out").exists());
+}
+
+#[test]
 fn a_missed_bound_is_told_and_is_no_failure() {
     let scratch = Scratch::new();
     let plan = plan(&scratch, "virtual", &[DEVICES, PHASES, BOUNDS]);

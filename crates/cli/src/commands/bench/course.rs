@@ -37,6 +37,13 @@ struct Current {
     second: u64,
 }
 
+/// What is left of a measurement.
+struct Ahead {
+    /// Phases that have not begun.
+    steps: VecDeque<Step>,
+    current: Option<Current>,
+}
+
 /// How long something takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Left {
@@ -48,9 +55,10 @@ pub(super) struct Left {
 
 /// The phases of a run on their way.
 pub(super) struct Course {
-    /// Of each measurement that has not ended the phases that have not begun.
-    ahead: VecDeque<VecDeque<Step>>,
-    current: Option<Current>,
+    /// Measurements that have not ended, by their numbers.
+    measurements: BTreeMap<usize, Ahead>,
+    /// How many of them go on at once.
+    jobs: u32,
     /// How long phases took, by their place.
     took: BTreeMap<usize, Vec<Duration>>,
     /// Seconds of the clock in phases that have ended, and how long these took.
@@ -58,67 +66,87 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// Of measurements to come, each by its phases.
-    pub(super) fn new(measurements: impl Iterator<Item = VecDeque<Step>>) -> Course {
-        let passed = (0, Duration::ZERO);
-        Course { ahead: measurements.collect(), current: None, took: BTreeMap::new(), passed }
+    /// Of measurements to come, each by its number and its phases, `jobs` of them at once.
+    pub(super) fn new(
+        measurements: impl Iterator<Item = (usize, VecDeque<Step>)>,
+        jobs: u32,
+    ) -> Course {
+        let ahead = measurements.map(|(number, steps)| (number, Ahead { steps, current: None }));
+        Course {
+            measurements: ahead.collect(),
+            jobs,
+            took: BTreeMap::new(),
+            passed: (0, Duration::ZERO),
+        }
     }
 
-    /// So many seconds of the phase at `place` have passed.
-    pub(super) fn hear(&mut self, place: usize, second: u64, now: Duration) {
-        if self.current.is_none_or(|current| current.step.place != place) {
-            self.end_phase(now);
-            let steps = self.ahead.front_mut();
-            let step = steps.and_then(|steps| {
-                let index = steps.iter().position(|step| step.place == place)?;
-                steps.drain(..=index).next_back()
-            });
-            self.current = step.map(|step| Current { step, since: now, second });
-        }
-        if let Some(current) = &mut self.current {
+    /// So many seconds of the phase at `place` have passed in a measurement.
+    pub(super) fn hear(&mut self, number: usize, place: usize, second: u64, now: Duration) {
+        let Some(ahead) = self.measurements.get_mut(&number) else { return };
+        if let Some(current) = &mut ahead.current
+            && current.step.place == place
+        {
             current.second = second;
+            return;
         }
+        let index = ahead.steps.iter().position(|step| step.place == place);
+        let begun = index.and_then(|index| ahead.steps.drain(..=index).next_back());
+        let next = begun.map(|step| Current { step, since: now, second });
+        let ended = std::mem::replace(&mut ahead.current, next);
+        self.note_ended(ended, now);
     }
 
     /// A measurement has ended well.
-    pub(super) fn measured(&mut self, now: Duration) {
-        self.end_phase(now);
-        self.ahead.pop_front();
+    pub(super) fn measured(&mut self, number: usize, now: Duration) {
+        let ended = self.measurements.remove(&number).and_then(|ahead| ahead.current);
+        self.note_ended(ended, now);
     }
 
     /// One has failed: how long its last phase would have taken is not known.
-    pub(super) fn failed(&mut self) {
-        self.current = None;
-        self.ahead.pop_front();
+    pub(super) fn failed(&mut self, number: usize) {
+        self.measurements.remove(&number);
     }
 
-    fn end_phase(&mut self, now: Duration) {
-        let Some(current) = self.current.take() else { return };
-        let took = now.saturating_sub(current.since);
-        self.took.entry(current.step.place).or_default().push(took);
-        if let Some(seconds) = current.step.seconds {
+    fn note_ended(&mut self, ended: Option<Current>, now: Duration) {
+        let Some(Current { step, since, .. }) = ended else { return };
+        let took = now.saturating_sub(since);
+        self.took.entry(step.place).or_default().push(took);
+        if let Some(seconds) = step.seconds {
             self.passed = (self.passed.0 + seconds, self.passed.1 + took);
         }
     }
 
-    /// How long the rest takes, the phase that goes on and all behind it.
+    /// How long the rest takes, the phases that go on and all behind them: no less than the longest
+    /// measurement, and as if the rest could be shared out.
     pub(super) fn left(&self, now: Duration) -> Left {
         let pace = self.pace(now);
-        let ahead = self.ahead.iter().flatten().map(|step| self.expected(*step, pace));
-        let times = self.current.map(|current| self.left_of(current, pace, now));
-        let times: Vec<Option<Duration>> = times.into_iter().chain(ahead).collect();
-        let is_at_least = times.contains(&None);
-        Left { time: times.into_iter().flatten().sum(), is_at_least }
+        let (mut sum, mut longest) = (Duration::ZERO, Duration::ZERO);
+        let mut is_at_least = false;
+        for Ahead { steps, current } in self.measurements.values() {
+            let times = current.iter().map(|current| self.left_of(*current, pace, now));
+            let times = times.chain(steps.iter().map(|step| self.expected(*step, pace)));
+            let mut time = Duration::ZERO;
+            for one in times {
+                is_at_least |= one.is_none();
+                time += one.unwrap_or_default();
+            }
+            sum += time;
+            longest = longest.max(time);
+        }
+        Left { time: (sum / self.jobs).max(longest), is_at_least }
     }
 
     /// How long a second of the clock takes; `None` until one has passed.
     fn pace(&self, now: Duration) -> Option<f64> {
-        let current = self.current.filter(|current| current.step.seconds.is_some());
-        let (second, since) = current.map_or((0, now), |current| (current.second, current.since));
-        // Until its first second is over nothing can be said of a phase.
-        let time = if second > 0 { now.saturating_sub(since) } else { Duration::ZERO };
-        let seconds = self.passed.0 + second;
-        (seconds > 0).then(|| (self.passed.1 + time).as_secs_f64() / seconds as f64)
+        let (mut seconds, mut time) = self.passed;
+        for current in self.measurements.values().filter_map(|ahead| ahead.current) {
+            // Until its first second is over nothing can be said of a phase.
+            if current.step.seconds.is_some() && current.second > 0 {
+                seconds += current.second;
+                time += now.saturating_sub(current.since);
+            }
+        }
+        (seconds > 0).then(|| time.as_secs_f64() / seconds as f64)
     }
 
     /// How long a phase takes that has not begun.
@@ -150,8 +178,11 @@ mod tests {
     const OPEN: Step = Step { place: 1, seconds: None };
     const LATE: Step = Step { place: 2, seconds: Some(50) };
 
-    fn course(measurements: &[&[Step]]) -> Course {
-        Course::new(measurements.iter().map(|steps| steps.iter().copied().collect()))
+    fn course(measurements: &[&[Step]], jobs: u32) -> Course {
+        Course::new(
+            measurements.iter().map(|steps| steps.iter().copied().collect()).enumerate(),
+            jobs,
+        )
     }
 
     fn secs(seconds: u64) -> Duration {
@@ -168,58 +199,72 @@ mod tests {
 
     #[test]
     fn phases_to_come_take_their_seconds_at_the_pace_so_far() {
-        let mut course = course(&[&[TIMED, LATE], &[LATE]]);
+        let mut course = course(&[&[TIMED, LATE], &[LATE]], 1);
         assert_eq!(course.left(secs(0)), at_least(0), "of no pace nothing follows");
-        course.hear(0, 0, secs(5));
+        course.hear(0, 0, 0, secs(5));
         assert_eq!(course.left(secs(6)), at_least(0));
         // Two seconds for each of the clock.
-        course.hear(0, 10, secs(25));
+        course.hear(0, 0, 10, secs(25));
         assert_eq!(course.left(secs(25)), exactly(90 * 2 + 50 * 2 + 50 * 2));
-        course.hear(0, 100, secs(205));
-        course.hear(2, 0, secs(205));
+        course.hear(0, 0, 100, secs(205));
+        course.hear(0, 2, 0, secs(205));
         assert_eq!(course.left(secs(205)), exactly(50 * 2 + 50 * 2));
         // What goes on has its own pace, and the others that of all.
-        course.hear(2, 25, secs(205 + 100));
+        course.hear(0, 2, 25, secs(205 + 100));
         assert_eq!(course.left(secs(305)), exactly(25 * 4 + 50 * 300 / 125));
-        course.measured(secs(405));
+        course.measured(0, secs(405));
         assert_eq!(course.left(secs(405)), exactly(200), "as long as the first time");
-        course.measured(secs(500));
+        course.measured(1, secs(500));
         assert_eq!(course.left(secs(500)), exactly(0));
     }
 
     #[test]
     fn a_phase_without_an_end_in_time_takes_what_it_took() {
-        let mut course = course(&[&[OPEN, TIMED], &[OPEN], &[OPEN]]);
-        course.hear(1, 0, secs(0));
-        course.hear(1, 30, secs(30));
+        let mut course = course(&[&[OPEN, TIMED], &[OPEN], &[OPEN]], 1);
+        course.hear(0, 1, 0, secs(0));
+        course.hear(0, 1, 30, secs(30));
         assert_eq!(course.left(secs(30)), at_least(0));
-        course.hear(0, 0, secs(40));
-        course.hear(0, 50, secs(90));
+        course.hear(0, 0, 0, secs(40));
+        course.hear(0, 0, 50, secs(90));
         assert_eq!(course.left(secs(90)), exactly(50 + 40 + 40));
-        course.measured(secs(140));
-        course.hear(1, 10, secs(150));
+        course.measured(0, secs(140));
+        course.hear(1, 1, 10, secs(150));
         assert_eq!(course.left(secs(160)), exactly(30 + 40));
         // It takes longer than ever.
         assert_eq!(course.left(secs(999)), exactly(40));
-        course.measured(secs(150 + 60));
+        course.measured(1, secs(150 + 60));
         assert_eq!(course.left(secs(210)), exactly(50), "the mean of both");
     }
 
     #[test]
     fn what_fails_says_nothing_of_those_to_come() {
-        let mut course = course(&[&[OPEN, TIMED], &[OPEN]]);
-        course.hear(1, 3, secs(3));
-        course.failed();
+        let mut course = course(&[&[OPEN, TIMED], &[OPEN]], 1);
+        course.hear(0, 1, 3, secs(3));
+        course.failed(0);
         assert_eq!(course.left(secs(4)), at_least(0));
-        course.failed();
+        course.failed(1);
         assert_eq!(course.left(secs(5)), exactly(0));
     }
 
     #[test]
+    fn measurements_beside_each_other_share_the_time_that_is_left() {
+        let mut course = course(&[&[TIMED], &[TIMED], &[LATE]], 2);
+        course.hear(0, 0, 0, secs(0));
+        course.hear(1, 0, 0, secs(0));
+        course.hear(0, 0, 10, secs(20));
+        course.hear(1, 0, 10, secs(20));
+        assert_eq!(course.left(secs(20)), exactly((180 + 180 + 100) / 2));
+        course.measured(0, secs(200));
+        course.hear(2, 2, 0, secs(200));
+        course.hear(1, 0, 40, secs(200));
+        assert_eq!(course.left(secs(200)), exactly(300), "no sooner than the slowest of them");
+    }
+
+    #[test]
     fn a_phase_of_which_nothing_was_heard_is_over_when_a_later_one_begins() {
-        let mut course = course(&[&[TIMED, OPEN, LATE]]);
-        course.hear(2, 0, secs(10));
-        course.hear(2, 10, secs(20));
+        let mut course = course(&[&[TIMED, OPEN, LATE]], 1);
+        course.hear(0, 2, 0, secs(10));
+        course.hear(0, 2, 10, secs(20));
         assert_eq!(course.left(secs(20)), exactly(40));
     }
 

@@ -3,6 +3,7 @@
 mod course;
 mod machine;
 mod run;
+mod watch;
 
 use forebay_bench::compare::{Change, REPETITIONS_MIN, Verdict, compare};
 use forebay_bench::folder::{Folder, FolderError};

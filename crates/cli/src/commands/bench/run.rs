@@ -1,25 +1,26 @@
 //! `forebay bench run`: every repetition of every target, and the report.
 
+use std::collections::VecDeque;
+use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
 
 use forebay_bench::folder::{Folder, Outcome};
-use forebay_bench::plan::{Clock, Phase, Plan, Source, Target};
+use forebay_bench::plan::{Clock, Plan, Source, Target};
 use forebay_bench::real_time::{Ground, Interrupt, RealError};
 use forebay_bench::result::TargetResult;
 use forebay_bench::summary::Summary;
 use forebay_bench::{real_time, report, virtual_time};
-use indicatif::HumanDuration;
 use tempfile::TempDir;
 
-use super::course::{Course, Left, Step};
+use super::watch::Watch;
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::{Progress, Unit};
 use crate::signals::{self, HangUp, Signal};
 
 /// As a shell has it after SIGINT.
@@ -44,6 +45,7 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
                 .or(format!("it has {}", names.join(", "))));
         }
     }
+    let jobs = jobs(arguments, plan.clock)?;
     let out = arguments.out.clone().unwrap_or_else(|| PathBuf::from(format!("bench-{name}")));
     let create = if arguments.replace { Folder::create_or_replace } else { Folder::create };
     let devices = match plan.clock {
@@ -55,32 +57,17 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     let grounds = devices.map(|devices| Grounds::prepare(arguments, &devices)).transpose()?;
     let all = measurements(&plan, &arguments.only);
     let total = all.len();
-    let pending = pending(&folder, all)?;
-    let course = Course::new(pending.iter().map(|one| Step::all(&plan, one.target)));
-    let (plan, started) = (&plan, Instant::now());
-    let mut run = Run { plan, grounds: grounds.as_ref(), total, course, started };
-    let mut failed = 0;
-    let mut summary = None;
-    for measurement in pending {
-        let Measurement { target, repetition, .. } = measurement;
-        match run.measure(measurement) {
-            Ok(result) => folder.save(&result)?,
-            Err(Missing::Interrupted) => {
-                return Err(Failure::failed("interrupted")
-                    .or("start it again with the same folder, and it goes on"));
-            }
-            Err(Missing::Failed(why)) => {
-                eprintln!("{}, repetition {repetition}: {why}", target.name);
-                folder.save_failure(target, repetition, &why)?;
-                failed += 1;
-            }
-        }
-        // Also of a run that is interrupted something can be read.
-        summary = Some(write_reports(&folder, plan)?);
+    let pending = pending(&folder, &plan, all)?;
+    let watch = Watch::new(&plan, total, &pending, jobs);
+    let mut run = Run { plan: &plan, folder: &folder, watch, failed: 0, summary: None };
+    match &grounds {
+        None => run.in_virtual_time(pending, jobs)?,
+        Some(grounds) => run.in_real_time(&pending, grounds)?,
     }
-    let summary = match summary {
+    let failed = run.failed;
+    let summary = match run.summary {
         Some(summary) => summary,
-        None => write_reports(&folder, plan)?,
+        None => write_reports(&folder, &plan)?,
     };
     show(&summary, &folder, arguments.json)?;
     if failed > 0 {
@@ -90,35 +77,58 @@ pub(super) fn run(arguments: &BenchRunArguments) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How many targets are measured at once: models have nothing in common, where a machine is shared.
+fn jobs(arguments: &BenchRunArguments, clock: Clock) -> Result<u32, Failure> {
+    match (clock, arguments.jobs) {
+        (Clock::Real, Some(2..)) => {
+            Err(Failure::usage("in real time targets are measured one after another")
+                .or("leave out --jobs"))
+        }
+        (Clock::Real, _) => Ok(1),
+        (Clock::Virtual, Some(jobs)) => Ok(jobs),
+        (Clock::Virtual, None) => {
+            let processors = thread::available_parallelism().map_or(1, NonZero::get);
+            Ok(u32::try_from(processors).unwrap_or(1))
+        }
+    }
+}
+
 /// A repetition of a target.
-#[derive(Clone, Copy)]
-struct Measurement<'a> {
-    target: &'a Target,
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measurement {
+    /// The target's place in the plan.
+    place: usize,
     /// From 1.
-    repetition: u32,
+    pub(super) repetition: u32,
     /// Its place in the run, from 1.
-    number: usize,
+    pub(super) number: usize,
+}
+
+impl Measurement {
+    pub(super) fn target(self, plan: &Plan) -> &Target {
+        &plan.targets[self.place]
+    }
 }
 
 /// All of a run: each target once, then each a second time.
-fn measurements<'a>(plan: &'a Plan, only: &[String]) -> Vec<Measurement<'a>> {
-    let is_chosen = |target: &&Target| only.is_empty() || only.contains(&target.name);
-    let once = |repetition| {
-        let targets = plan.targets.iter().filter(is_chosen);
-        targets.map(move |target| (target, repetition))
-    };
+pub(super) fn measurements(plan: &Plan, only: &[String]) -> Vec<Measurement> {
+    let is_chosen = |target: &Target| only.is_empty() || only.contains(&target.name);
+    let places = 0..plan.targets.len();
+    let chosen: Vec<usize> = places.filter(|place| is_chosen(&plan.targets[*place])).collect();
+    let once = |repetition| chosen.iter().map(move |place| (*place, repetition));
     let all = (1..=plan.repetitions).flat_map(once).zip(1..);
-    all.map(|((target, repetition), number)| Measurement { target, repetition, number }).collect()
+    all.map(|((place, repetition), number)| Measurement { place, repetition, number }).collect()
 }
 
 /// Those that the folder has no result of.
-fn pending<'a>(
+fn pending(
     folder: &Folder,
-    all: Vec<Measurement<'a>>,
-) -> Result<Vec<Measurement<'a>>, Failure> {
+    plan: &Plan,
+    all: Vec<Measurement>,
+) -> Result<Vec<Measurement>, Failure> {
     let mut pending = Vec::new();
     for measurement in all {
-        match folder.outcome(measurement.target, measurement.repetition)? {
+        match folder.outcome(measurement.target(plan), measurement.repetition)? {
             Outcome::Measured(_) => {}
             Outcome::Failed(_) | Outcome::Missing => pending.push(measurement),
         }
@@ -223,93 +233,123 @@ impl Grounds {
 /// A run on its way.
 struct Run<'a> {
     plan: &'a Plan,
-    /// For real time.
-    grounds: Option<&'a Grounds>,
-    /// Measurements, with those of earlier runs.
-    total: usize,
-    course: Course,
-    started: Instant,
+    folder: &'a Folder,
+    watch: Watch<'a>,
+    /// Measurements of which there is no result.
+    failed: usize,
+    /// Of the last report.
+    summary: Option<Summary>,
+}
+
+/// What is heard of a measurement that goes on beside others.
+enum News {
+    Begins(Measurement),
+    /// Of the phase at this place.
+    Second {
+        number: usize,
+        place: usize,
+        second: u64,
+    },
+    Ended(Measurement, Result<TargetResult, Missing>),
 }
 
 impl Run<'_> {
-    /// Measures a target once; in real time if there is a ground for it.
-    fn measure(&mut self, measurement: Measurement<'_>) -> Result<TargetResult, Missing> {
-        let Measurement { target, repetition, .. } = measurement;
-        let Run { plan, grounds, total, course, started } = self;
-        let label = label(measurement, *total, plan.repetitions);
-        let phases = plan.phases.iter().filter(|phase| phase.is_for(target));
-        let mut progress =
-            Progress::start(&label, Unit::Seconds, phases.filter_map(Phase::lasts_s).sum());
-        // Phases without an end in time do not count.
-        let (mut current, mut before, mut last) = (0, 0, 0);
-        let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
-            let time = started.elapsed();
-            course.hear(now.place, now.second, time);
-            progress.set_outlook(&outlook(course.left(time)));
-            if current != now.place {
-                before += std::mem::take(&mut last);
-                current = now.place;
-            }
-            if now.seconds.is_some() {
-                last = now.second;
-                progress.set(before + last);
-            } else {
-                progress.set_stage(now.phase, now.second);
-            }
-        };
-        let result = match grounds {
-            None => in_virtual_time(plan, target, repetition, &mut at_second),
-            Some(grounds) => {
-                let ground = grounds.ground(plan);
-                real_time::run(plan, target, repetition, &ground, &mut at_second).map_err(|error| {
-                    match error {
-                        RealError::Interrupted => Missing::Interrupted,
-                        error => Missing::Failed(error.to_string()),
-                    }
-                })
-            }
-        };
-        progress.finish();
-        match result {
-            Ok(_) => course.measured(started.elapsed()),
-            Err(_) => course.failed(),
+    fn in_real_time(&mut self, pending: &[Measurement], grounds: &Grounds) -> Result<(), Failure> {
+        let plan = self.plan;
+        for &measurement in pending {
+            self.watch.begin(measurement);
+            let Measurement { repetition, number, .. } = measurement;
+            let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
+                self.watch.hear(number, now.place, now.second);
+            };
+            let (target, ground) = (measurement.target(plan), grounds.ground(plan));
+            let result = real_time::run(plan, target, repetition, &ground, &mut at_second);
+            let result = result.map_err(|error| match error {
+                RealError::Interrupted => Missing::Interrupted,
+                error => Missing::Failed(error.to_string()),
+            });
+            self.end(measurement, result)?;
         }
-        result
+        Ok(())
+    }
+
+    /// So many measurements at once.
+    fn in_virtual_time(&mut self, pending: Vec<Measurement>, jobs: u32) -> Result<(), Failure> {
+        let plan = Arc::new(self.plan.clone());
+        let pending = Arc::new(Mutex::new(VecDeque::from(pending)));
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..jobs {
+            let (plan, pending) = (Arc::clone(&plan), Arc::clone(&pending));
+            let sender = sender.clone();
+            thread::spawn(move || {
+                let next = || pending.lock().expect("nobody panics with it").pop_front();
+                while let Some(measurement) = next() {
+                    measure_in_virtual_time(&plan, measurement, &sender);
+                }
+            });
+        }
+        // It ends with the last of them.
+        drop(sender);
+        for news in receiver {
+            match news {
+                News::Begins(measurement) => self.watch.begin(measurement),
+                News::Second { number, place, second } => self.watch.hear(number, place, second),
+                News::Ended(measurement, result) => self.end(measurement, result)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps what has come out. Only an interrupt is an error: the others are measured all the
+    /// same.
+    fn end(
+        &mut self,
+        measurement: Measurement,
+        result: Result<TargetResult, Missing>,
+    ) -> Result<(), Failure> {
+        let Measurement { repetition, number, .. } = measurement;
+        let target = measurement.target(self.plan);
+        match result {
+            Ok(result) => {
+                self.watch.measured(number);
+                self.folder.save(&result)?;
+            }
+            Err(Missing::Interrupted) => {
+                self.watch.failed(number);
+                return Err(Failure::failed("interrupted")
+                    .or("start it again with the same folder, and it goes on"));
+            }
+            Err(Missing::Failed(why)) => {
+                self.watch.failed(number);
+                self.watch.say(&format!("{}, repetition {repetition}: {why}", target.name));
+                self.folder.save_failure(target, repetition, &why)?;
+                self.failed += 1;
+            }
+        }
+        // Also of a run that is interrupted something can be read.
+        self.summary = Some(write_reports(self.folder, self.plan)?);
+        Ok(())
     }
 }
 
-/// A panic of the engine is a result that failed; the targets after it are measured all the same.
-fn in_virtual_time(
-    plan: &Plan,
-    target: &Target,
-    repetition: u32,
-    at_second: &mut dyn FnMut(forebay_bench::progress::Progress<'_>),
-) -> Result<TargetResult, Missing> {
-    let run = AssertUnwindSafe(|| virtual_time::run(plan, target, repetition, at_second));
+/// Measures a target once. A panic of the engine is a result that failed; the targets after it are
+/// measured all the same. Nobody may listen any more: then the process is about to end.
+fn measure_in_virtual_time(plan: &Plan, measurement: Measurement, news: &mpsc::Sender<News>) {
+    let Measurement { repetition, number, .. } = measurement;
+    let tell = |what| drop(news.send(what));
+    tell(News::Begins(measurement));
+    let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
+        tell(News::Second { number, place: now.place, second: now.second });
+    };
+    let run = AssertUnwindSafe(|| {
+        virtual_time::run(plan, measurement.target(plan), repetition, &mut at_second)
+    });
     // The hook has printed where it was.
-    match catch_unwind(run) {
+    let result = match catch_unwind(run) {
         Ok(result) => result.map_err(|error| Missing::Failed(error.to_string())),
         Err(_) => Err(Missing::Failed("the engine has panicked; see above".to_owned())),
-    }
-}
-
-/// Where the run is.
-fn label(measurement: Measurement<'_>, total: usize, repetitions: u32) -> String {
-    let Measurement { target, repetition, number } = measurement;
-    let again = match repetitions {
-        1 => String::new(),
-        _ => format!(", repetition {repetition}"),
     };
-    format!("{number} of {total}: {}{again}", target.name)
-}
-
-/// How long the whole run still takes.
-fn outlook(left: Left) -> String {
-    if left.is_at_least && left.time.is_zero() {
-        return "whole run: time left not known yet".to_owned();
-    }
-    let at_least = if left.is_at_least { "at least " } else { "" };
-    format!("whole run: {at_least}{} left", HumanDuration(left.time))
+    tell(News::Ended(measurement, result));
 }
 
 fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
@@ -321,49 +361,4 @@ fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
     let page = report::html(&summary, plan, &folder.machine()?);
     folder.write("report.html", page.as_bytes())?;
     Ok(summary)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    const PLAN: &str = "
-about = 'x'
-clock = 'virtual'
-repetitions = 2
-device = [{ name = 'disk', preset = 'hdd', size = '1M' }]
-target = [{ name = 'a', device = 'disk' }, { name = 'b', device = 'disk' }]
-phase = [{ name = 'pause', seconds = 1 }]
-";
-
-    #[test]
-    fn a_run_has_each_target_as_often_as_it_is_repeated() {
-        let plan = Plan::parse(PLAN).expect("a plan");
-        let labels = |only: &[String]| -> Vec<String> {
-            let all = measurements(&plan, only);
-            all.iter().map(|one| label(*one, all.len(), plan.repetitions)).collect()
-        };
-        let all = [
-            "1 of 4: a, repetition 1",
-            "2 of 4: b, repetition 1",
-            "3 of 4: a, repetition 2",
-            "4 of 4: b, repetition 2",
-        ];
-        assert_eq!(labels(&[]), all);
-        let one = ["1 of 2: b, repetition 1", "2 of 2: b, repetition 2"];
-        assert_eq!(labels(&["b".to_owned()]), one);
-        assert_eq!(label(measurements(&plan, &[])[0], 2, 1), "1 of 2: a");
-    }
-
-    #[test]
-    fn what_is_not_known_is_said() {
-        let left = Left { time: Duration::from_secs(300), is_at_least: false };
-        assert_eq!(outlook(left), "whole run: 5 minutes left");
-        let left = Left { is_at_least: true, ..left };
-        assert_eq!(outlook(left), "whole run: at least 5 minutes left");
-        let left = Left { time: Duration::ZERO, ..left };
-        assert_eq!(outlook(left), "whole run: time left not known yet");
-    }
 }
