@@ -30,6 +30,36 @@ pub(crate) struct Progress {
     /// Said behind all else, of more than this piece.
     outlook: String,
     bar: Option<ProgressBar>,
+    /// Between two lines where there is no terminal.
+    line_interval: Duration,
+}
+
+/// Pieces of long work that go on beside each other.
+pub(crate) struct Board {
+    bars: MultiProgress,
+    /// How many there may be at once.
+    count: u32,
+}
+
+impl Board {
+    /// For so many at once.
+    pub(crate) fn new(count: u32) -> Board {
+        Board { bars: MultiProgress::new(), count }
+    }
+
+    /// One of them begins: as [`Progress::start`]. Where there is no terminal, all together print
+    /// as many lines as one alone.
+    pub(crate) fn start(&self, label: &str, unit: Unit, total: u64) -> Progress {
+        let mut progress = Progress::start(label, unit, total);
+        progress.bar = progress.bar.map(|bar| self.bars.add(bar));
+        progress.line_interval *= self.count;
+        progress
+    }
+
+    /// Prints something that stays.
+    pub(crate) fn say(&self, text: &str) {
+        self.bars.suspend(|| eprintln!("{text}"));
+    }
 }
 
 impl Progress {
@@ -59,19 +89,8 @@ impl Progress {
             is_in_stage: false,
             outlook: String::new(),
             bar,
+            line_interval: LINE_INTERVAL,
         }
-    }
-
-    /// The same, beside others.
-    pub(crate) fn start_beside(
-        others: &MultiProgress,
-        label: &str,
-        unit: Unit,
-        total: u64,
-    ) -> Progress {
-        let mut progress = Progress::start(label, unit, total);
-        progress.bar = progress.bar.map(|bar| others.add(bar));
-        progress
     }
 
     /// What the caller knows of more work than this piece, from now on.
@@ -109,7 +128,7 @@ impl Progress {
         if now < self.next_line {
             return;
         }
-        self.next_line = now + LINE_INTERVAL;
+        self.next_line = now + self.line_interval;
         eprintln!("{}: {}{}", self.label, text(self, now), self.outlook);
     }
 

@@ -44,6 +44,9 @@ pub enum TakeoverRefusal {
     /// A flush of an origin failed, and later ones have to say so.
     #[error("a flush of an origin failed, and the clients of its volume have to be told")]
     LostWrites,
+    /// Another one is under way.
+    #[error("another takeover is under way")]
+    UnderWay,
     /// A volume is held back for a reason that a start would not know.
     #[error("a volume is not served though its origin is there")]
     Quiesced,
@@ -119,7 +122,8 @@ impl Engine {
     /// If it cannot begin. Nothing has changed then.
     pub fn begin_takeover(&mut self, now: Time) -> Result<(), TakeoverRefusal> {
         self.now = now;
-        match self.takeover_refusal() {
+        let under_way = self.takeover.is_begun().then_some(TakeoverRefusal::UnderWay);
+        match under_way.or_else(|| self.takeover_refusal()) {
             Some(refusal) => Err(refusal),
             None => {
                 self.takeover = TakeoverStage::Ending;
@@ -178,8 +182,8 @@ impl Engine {
             return;
         }
         self.takeover = TakeoverStage::None;
-        // It says nothing of what comes after this. Another takeover may begin before it is
-        // durable, and has to wait for one that is cut for itself.
+        // Its checkpoint may still be under way, and says nothing of what comes after this. Another
+        // takeover that begins before that is durable has to wait for one of its own.
         self.forget_checkpoint_waiter(Waiter::Takeover);
         for slot in self.volume_slots() {
             if !self.volume(slot).is_gated {

@@ -215,10 +215,10 @@ Random writes, of the plan `writes`, are as fast as the SSD until dirty data com
 mark, not until the log is full. From there on writers are slowed down to the pace of writeback bit
 by bit ([policies.md](policies.md#when-the-log-fills-up-with-dirty-data)), so that none of them
 meets a wall at the hard mark. Both cannot be had, and the bounds on what is written beyond the soft
-mark are missed: the mean of all 10 GiB lies below what was published of dm-writecache, of which
-nothing was published for the time after that its cache is full. How much is written by then follows
-from what a block takes of the log: a record has a header of a block, and on an SSD as fast as this
-one few of 32 requests share it (the amplification, below).
+mark are missed. The mean of all 10 GiB has the slow time in it, and those published of
+dm-writecache have not: of the time after its cache was full nothing was published. How much is
+written by the soft mark follows from what a block takes of the log: a record has a header of a
+block, and on an SSD as fast as this one few of 32 requests share it (the amplification, below).
 
 {}{}",
         super::command_line(),

@@ -459,7 +459,7 @@ pub struct Published {
     /// Hit ratio.
     #[serde(default)]
     pub hit_ratio: Option<f64>,
-    /// Median latency in microseconds.
+    /// Median latency in microseconds, of the job that fared worst.
     #[serde(default)]
     pub p50_us: Option<f64>,
     /// 99th percentile of the latency in microseconds, of the job that fared worst.

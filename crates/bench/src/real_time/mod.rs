@@ -165,7 +165,7 @@ pub fn run(
     target: &Target,
     repetition: u32,
     ground: &Ground<'_>,
-    at_second: &mut dyn FnMut(Progress<'_>),
+    at_second: &mut dyn FnMut(Progress),
 ) -> Result<TargetResult, RealError> {
     let started = Instant::now();
     let seed = plan.seed_of(repetition);
@@ -235,7 +235,7 @@ struct Work<'a> {
 }
 
 impl Work<'_> {
-    fn run(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<PhaseResult, RealError> {
+    fn run(&mut self, at_second: &mut dyn FnMut(Progress)) -> Result<PhaseResult, RealError> {
         at_second(self.progress());
         let hits_before = hit_counts::ask(self.hit_counts())?;
         let before = self.service.counts(self.ground)?;
@@ -304,7 +304,7 @@ impl Work<'_> {
     }
 
     /// Does nothing for the time of the phase.
-    fn pause(&mut self, at_second: &mut dyn FnMut(Progress<'_>)) -> Result<f64, RealError> {
+    fn pause(&mut self, at_second: &mut dyn FnMut(Progress)) -> Result<f64, RealError> {
         let mut watch = Watch::begin(self.service, self.ground)?;
         let seconds = self.phase.seconds.unwrap_or_default() as f64;
         while watch.began.elapsed().as_secs_f64() < seconds {
@@ -319,7 +319,7 @@ impl Work<'_> {
     fn ask(
         &mut self,
         seen: &mut Seen,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(Progress),
     ) -> Result<f64, RealError> {
         let folder = self.ground.folder;
         let jobs = folder.join(fio::JOBS);
@@ -342,7 +342,7 @@ impl Work<'_> {
     fn run_program(
         &mut self,
         limit: Option<&MemoryLimit>,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(Progress),
     ) -> Result<f64, RealError> {
         let mount = self.service.folder().expect("a plan that was checked").display().to_string();
         let folder = self.ground.folder.display().to_string();
@@ -371,7 +371,7 @@ impl Work<'_> {
         &mut self,
         command: &mut Command,
         watch: &mut Watch,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(Progress),
     ) -> Result<Ended, RealError> {
         let folder = self.ground.folder;
         let name = server::describe(command);
@@ -403,7 +403,7 @@ impl Work<'_> {
     fn look(
         &mut self,
         watch: &mut Watch,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(Progress),
     ) -> Result<(), RealError> {
         if watch.began.elapsed().as_secs() > watch.samples {
             self.sample(watch)?;
@@ -412,11 +412,10 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn progress(&self) -> Progress<'_> {
-        let seconds = self.phase.lasts_s();
+    fn progress(&self) -> Progress {
         // fio needs a moment to begin and to end.
-        let second = (self.samples.len() as u64).min(seconds.unwrap_or(u64::MAX));
-        Progress { phase: &self.phase.name, place: self.place, second, seconds }
+        let most = self.phase.lasts_s().unwrap_or(u64::MAX);
+        Progress { place: self.place, second: (self.samples.len() as u64).min(most) }
     }
 
     fn sample(&mut self, watch: &mut Watch) -> Result<(), RealError> {

@@ -65,7 +65,7 @@ pub fn run(
     plan: &Plan,
     target: &Target,
     repetition: u32,
-    at_second: &mut dyn FnMut(Progress<'_>),
+    at_second: &mut dyn FnMut(Progress),
 ) -> Result<TargetResult, VirtualError> {
     let started = Instant::now();
     if plan.file_system.is_some() {
@@ -213,7 +213,7 @@ impl Run {
         &mut self,
         phase: &Phase,
         seeds: &Seeds,
-        at_second: &mut dyn FnMut(Progress<'_>),
+        at_second: &mut dyn FnMut(Progress),
     ) -> PhaseResult {
         let jobs: Vec<Job> = phase.jobs.iter().flat_map(Job::clients).collect();
         let ranks = ranks_of(&jobs);
@@ -222,10 +222,7 @@ impl Run {
         let mut clients: Vec<Client<'_>> = places
             .map(|(place, (job, ranks))| Client::new(job, ranks.as_deref(), seed(place, 0)))
             .collect();
-        let seconds = phase.lasts_s();
-        let mut at_second = |second| {
-            at_second(Progress { phase: &phase.name, place: seeds.index, second, seconds })
-        };
+        let mut at_second = |second| at_second(Progress { place: seeds.index, second });
         at_second(0);
         let mut meter = Meter::new(&self.system, self.now_ns);
         let mut processor = Processor::default();

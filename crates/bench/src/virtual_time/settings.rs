@@ -74,6 +74,8 @@ mod tests {
     fn settings_have_the_names_of_forebay_set() {
         assert_eq!(parsed("read_ahead", "0").unwrap().0.read_ahead_bytes, 0);
         assert_eq!(parsed("writeback_percent", "5").unwrap().0.writeback_percent, 5);
+        assert!(!parsed("promote_on_read", "off").unwrap().0.promote_on_read);
+        assert!(parsed("promote_on_read", "on").unwrap().0.promote_on_read);
         assert_eq!(parsed("policy", "lru").unwrap().1.policy, PolicyKind::Lru);
         for (key, value, expected) in [
             ("policy", "best", "is none"),

@@ -80,7 +80,8 @@ pub(crate) struct BenchRunArguments {
     /// How often each target is measured, other than the plan says
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) repetitions: Option<u32>,
-    /// Measure so many targets at once, in virtual time [default: one for each processor]
+    /// How many measurements go on at once in virtual time, each with memory of its own [default:
+    /// one for each processor]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) jobs: Option<u32>,
     /// Folder for files in place of devices, in real time [default: the folder for the results];

@@ -76,12 +76,10 @@ impl Engine {
         self.checkpoint.next.push(waiter);
     }
 
-    /// Takes that back. The checkpoint may be under way, and goes on for the others.
+    /// `waiter` waits for no checkpoint any more. One that is under way goes on for the others.
     pub(crate) fn forget_checkpoint_waiter(&mut self, waiter: Waiter) {
-        let is_other = |other: &Waiter| *other != waiter;
-        self.checkpoint.current.retain(is_other);
-        self.checkpoint.next.retain(is_other);
-        self.wakes.retain(|wake| is_other(&wake.waiter));
+        self.checkpoint.current.retain(|other| *other != waiter);
+        self.checkpoint.next.retain(|other| *other != waiter);
     }
 
     fn log_bytes(&self) -> u64 {

@@ -18,10 +18,15 @@ fn is_silent(world: &mut World) -> bool {
 }
 
 fn cancel(world: &mut World) {
+    give_up(world);
+    world.settle();
+}
+
+/// The same, and nothing happens at the devices.
+fn give_up(world: &mut World) {
     let now = world.time();
     let (engine, buffers) = world.engine();
     engine.cancel_takeover(now, buffers);
-    world.settle();
 }
 
 #[test]
@@ -106,9 +111,7 @@ fn the_checkpoint_of_a_takeover_that_was_given_up_is_not_that_of_the_next() {
     world.write_now(0, 0, 1, 1);
     begin(&mut world);
     world.settle_except(cache::checkpoint);
-    let now = world.time();
-    let (engine, buffers) = world.engine();
-    engine.cancel_takeover(now, buffers);
+    give_up(&mut world);
     let later = world.write(0, 1, 1, 2);
     world.settle_except(cache::checkpoint);
     assert!(world.is_done(later));
@@ -123,6 +126,33 @@ fn the_checkpoint_of_a_takeover_that_was_given_up_is_not_that_of_the_next() {
     world.cut_power(|_, _| false);
     world.restart().expect("nothing is damaged");
     assert_eq!(world.look(0, 0..2), [1, 2].map(Content::Tag));
+}
+
+#[test]
+fn for_a_takeover_that_was_given_up_no_checkpoint_is_written() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 1, 1);
+    begin(&mut world);
+    world.settle_except(cache::checkpoint);
+    let first = world.the(cache::checkpoint);
+    give_up(&mut world);
+    begin(&mut world);
+    world.poll();
+    give_up(&mut world);
+    world.complete(first);
+    world.settle_except(cache::checkpoint);
+    assert!(world.find(cache::checkpoint).is_empty(), "{}", world.describe_held());
+}
+
+#[test]
+fn there_is_one_takeover_at_a_time() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    begin(&mut world);
+    world.settle();
+    assert!(is_silent(&mut world));
+    let now = world.time();
+    assert_eq!(world.engine().0.begin_takeover(now), Err(TakeoverRefusal::UnderWay));
+    assert!(is_silent(&mut world), "the first one goes on");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod course;
 mod machine;
+mod measurement;
 mod run;
 mod watch;
 

@@ -5,17 +5,19 @@ use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
 use forebay_bench::folder::{Folder, Outcome};
-use forebay_bench::plan::{Clock, Plan, Source, Target};
+use forebay_bench::plan::{Clock, Plan, Source};
+use forebay_bench::progress::Progress;
 use forebay_bench::real_time::{Ground, Interrupt, RealError};
 use forebay_bench::result::TargetResult;
 use forebay_bench::summary::Summary;
 use forebay_bench::{real_time, report, virtual_time};
 use tempfile::TempDir;
 
+use super::measurement::{Measurement, measurements};
 use super::watch::Watch;
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
@@ -91,33 +93,6 @@ fn jobs(arguments: &BenchRunArguments, clock: Clock) -> Result<u32, Failure> {
             Ok(u32::try_from(processors).unwrap_or(1))
         }
     }
-}
-
-/// A repetition of a target.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Measurement {
-    /// The target's place in the plan.
-    place: usize,
-    /// From 1.
-    pub(super) repetition: u32,
-    /// Its place in the run, from 1.
-    pub(super) number: usize,
-}
-
-impl Measurement {
-    pub(super) fn target(self, plan: &Plan) -> &Target {
-        &plan.targets[self.place]
-    }
-}
-
-/// All of a run: each target once, then each a second time.
-pub(super) fn measurements(plan: &Plan, only: &[String]) -> Vec<Measurement> {
-    let is_chosen = |target: &Target| only.is_empty() || only.contains(&target.name);
-    let places = 0..plan.targets.len();
-    let chosen: Vec<usize> = places.filter(|place| is_chosen(&plan.targets[*place])).collect();
-    let once = |repetition| chosen.iter().map(move |place| (*place, repetition));
-    let all = (1..=plan.repetitions).flat_map(once).zip(1..);
-    all.map(|((place, repetition), number)| Measurement { place, repetition, number }).collect()
 }
 
 /// Those that the folder has no result of.
@@ -230,7 +205,7 @@ impl Grounds {
     }
 }
 
-/// A run on its way.
+/// What has come out of a run so far.
 struct Run<'a> {
     plan: &'a Plan,
     folder: &'a Folder,
@@ -241,15 +216,11 @@ struct Run<'a> {
     summary: Option<Summary>,
 }
 
-/// What is heard of a measurement that goes on beside others.
-enum News {
-    Begins(Measurement),
-    /// Of the phase at this place.
-    Second {
-        number: usize,
-        place: usize,
-        second: u64,
-    },
+/// What is heard of measurements that go on beside each other.
+enum Event {
+    Begun(Measurement),
+    /// The one with this number has come so far.
+    Progress(usize, Progress),
     Ended(Measurement, Result<TargetResult, Missing>),
 }
 
@@ -259,9 +230,7 @@ impl Run<'_> {
         for &measurement in pending {
             self.watch.begin(measurement);
             let Measurement { repetition, number, .. } = measurement;
-            let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
-                self.watch.hear(number, now.place, now.second);
-            };
+            let mut at_second = |now| self.watch.hear(number, now);
             let (target, ground) = (measurement.target(plan), grounds.ground(plan));
             let result = real_time::run(plan, target, repetition, &ground, &mut at_second);
             let result = result.map_err(|error| match error {
@@ -273,35 +242,46 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// So many measurements at once.
+    /// So many measurements at once. If what comes out cannot be kept, no further ones begin.
     fn in_virtual_time(&mut self, pending: Vec<Measurement>, jobs: u32) -> Result<(), Failure> {
-        let plan = Arc::new(self.plan.clone());
-        let pending = Arc::new(Mutex::new(VecDeque::from(pending)));
-        let (sender, receiver) = mpsc::channel();
-        for _ in 0..jobs {
-            let (plan, pending) = (Arc::clone(&plan), Arc::clone(&pending));
-            let sender = sender.clone();
-            thread::spawn(move || {
-                let next = || pending.lock().expect("nobody panics with it").pop_front();
-                while let Some(measurement) = next() {
-                    measure_in_virtual_time(&plan, measurement, &sender);
-                }
-            });
-        }
-        // It ends with the last of them.
-        drop(sender);
-        for news in receiver {
-            match news {
-                News::Begins(measurement) => self.watch.begin(measurement),
-                News::Second { number, place, second } => self.watch.hear(number, place, second),
-                News::Ended(measurement, result) => self.end(measurement, result)?,
+        let plan = self.plan;
+        let threads = pending.len().min(jobs as usize);
+        let queue = Queue(Mutex::new(VecDeque::from(pending)));
+        let (sender, receiver) = mpsc::sync_channel(threads);
+        let mut failure = None;
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                let (queue, sender) = (&queue, sender.clone());
+                scope.spawn(move || {
+                    while let Some(measurement) = queue.begin_next(&sender) {
+                        let result = measure_in_virtual_time(plan, measurement, &sender);
+                        tell(&sender, Event::Ended(measurement, result));
+                    }
+                });
             }
-        }
-        Ok(())
+            // The last of them ends the loop.
+            drop(sender);
+            for event in receiver {
+                match event {
+                    Event::Begun(measurement) => self.watch.begin(measurement),
+                    Event::Progress(number, now) => self.watch.hear(number, now),
+                    Event::Ended(measurement, result) => {
+                        if let Err(error) = self.end(measurement, result) {
+                            queue.clear();
+                            failure.get_or_insert(error);
+                        }
+                    }
+                }
+            }
+        });
+        failure.map_or(Ok(()), Err)
     }
 
-    /// Keeps what has come out. Only an interrupt is an error: the others are measured all the
-    /// same.
+    /// Keeps what has come out, also that there is nothing: the others are measured all the same.
+    ///
+    /// # Errors
+    ///
+    /// If the run is to end, for it was interrupted, or the folder cannot be written.
     fn end(
         &mut self,
         measurement: Measurement,
@@ -332,24 +312,50 @@ impl Run<'_> {
     }
 }
 
+/// Measurements that have not begun.
+struct Queue(Mutex<VecDeque<Measurement>>);
+
+impl Queue {
+    /// Takes the next one and says so, in the order in which they are taken.
+    fn begin_next(&self, events: &mpsc::SyncSender<Event>) -> Option<Measurement> {
+        let mut queue = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = queue.pop_front()?;
+        tell(events, Event::Begun(next));
+        Some(next)
+    }
+
+    fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Sends an event. Without a receiver the run has ended, and nothing is to be said any more.
+fn tell(events: &mpsc::SyncSender<Event>, event: Event) {
+    let _ = events.send(event);
+}
+
 /// Measures a target once. A panic of the engine is a result that failed; the targets after it are
-/// measured all the same. Nobody may listen any more: then the process is about to end.
-fn measure_in_virtual_time(plan: &Plan, measurement: Measurement, news: &mpsc::Sender<News>) {
+/// measured all the same.
+fn measure_in_virtual_time(
+    plan: &Plan,
+    measurement: Measurement,
+    events: &mpsc::SyncSender<Event>,
+) -> Result<TargetResult, Missing> {
     let Measurement { repetition, number, .. } = measurement;
-    let tell = |what| drop(news.send(what));
-    tell(News::Begins(measurement));
-    let mut at_second = |now: forebay_bench::progress::Progress<'_>| {
-        tell(News::Second { number, place: now.place, second: now.second });
-    };
+    let mut at_second = |now| tell(events, Event::Progress(number, now));
     let run = AssertUnwindSafe(|| {
         virtual_time::run(plan, measurement.target(plan), repetition, &mut at_second)
     });
-    // The hook has printed where it was.
-    let result = match catch_unwind(run) {
+    match catch_unwind(run) {
         Ok(result) => result.map_err(|error| Missing::Failed(error.to_string())),
-        Err(_) => Err(Missing::Failed("the engine has panicked; see above".to_owned())),
-    };
-    tell(News::Ended(measurement, result));
+        Err(payload) => {
+            // Where it was, the hook has printed.
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            let what = text.unwrap_or("it does not say why");
+            Err(Missing::Failed(format!("the engine has panicked: {what}")))
+        }
+    }
 }
 
 fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {

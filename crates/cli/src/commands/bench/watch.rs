@@ -5,20 +5,21 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use forebay_bench::plan::{Phase, Plan};
-use indicatif::{HumanDuration, MultiProgress};
+use forebay_bench::progress::Progress as Heard;
+use indicatif::HumanDuration;
 
 use super::course::{Course, Left, Step};
-use super::run::Measurement;
-use crate::progress::{Progress, Unit};
+use super::measurement::Measurement;
+use crate::progress::{Board, Progress, Unit};
 
-/// A run on its way.
+/// The lines of a run, and what they are made of.
 pub(super) struct Watch<'a> {
     plan: &'a Plan,
     /// Measurements, with those of earlier runs.
     total: usize,
     course: Course,
     started: Instant,
-    lines: MultiProgress,
+    board: Board,
     /// Measurements that go on, by their numbers.
     current: BTreeMap<usize, Line>,
 }
@@ -47,24 +48,25 @@ impl<'a> Watch<'a> {
             total,
             course: Course::new(pending.iter().map(steps), jobs),
             started: Instant::now(),
-            lines: MultiProgress::new(),
+            board: Board::new(jobs),
             current: BTreeMap::new(),
         }
     }
 
     /// A measurement begins.
     pub(super) fn begin(&mut self, measurement: Measurement) {
-        let label = label(measurement, self.plan, self.total);
+        let label = measurement.label(self.plan, self.total);
         let target = measurement.target(self.plan);
         let phases = self.plan.phases.iter().filter(|phase| phase.is_for(target));
         let total = phases.filter_map(Phase::lasts_s).sum();
-        let progress = Progress::start_beside(&self.lines, &label, Unit::Seconds, total);
+        let progress = self.board.start(&label, Unit::Seconds, total);
         let line = Line { progress, place: 0, before: 0, last: 0 };
         self.current.insert(measurement.number, line);
     }
 
-    /// So many seconds of the phase at `place` have passed in a measurement.
-    pub(super) fn hear(&mut self, number: usize, place: usize, second: u64) {
+    /// A measurement has come so far.
+    pub(super) fn hear(&mut self, number: usize, heard: Heard) {
+        let Heard { place, second } = heard;
         let time = self.started.elapsed();
         self.course.hear(number, place, second, time);
         let outlook = outlook(self.course.left(time));
@@ -104,20 +106,10 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Prints something beside the lines.
+    /// Prints something that stays.
     pub(super) fn say(&self, text: &str) {
-        self.lines.suspend(|| eprintln!("{text}"));
+        self.board.say(text);
     }
-}
-
-/// Which of a run it is.
-fn label(measurement: Measurement, plan: &Plan, total: usize) -> String {
-    let Measurement { repetition, number, .. } = measurement;
-    let again = match plan.repetitions {
-        1 => String::new(),
-        _ => format!(", repetition {repetition}"),
-    };
-    format!("{number} of {total}: {}{again}", measurement.target(plan).name)
 }
 
 /// How long the whole run still takes.
@@ -133,37 +125,7 @@ fn outlook(left: Left) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::run::measurements;
     use super::*;
-
-    const PLAN: &str = "
-about = 'x'
-clock = 'virtual'
-repetitions = 2
-device = [{ name = 'disk', preset = 'hdd', size = '1M' }]
-target = [{ name = 'a', device = 'disk' }, { name = 'b', device = 'disk' }]
-phase = [{ name = 'pause', seconds = 1 }]
-";
-
-    #[test]
-    fn a_run_has_each_target_as_often_as_it_is_repeated() {
-        let plan = Plan::parse(PLAN).expect("a plan");
-        let labels = |only: &[String]| -> Vec<String> {
-            let all = measurements(&plan, only);
-            all.iter().map(|one| label(*one, &plan, all.len())).collect()
-        };
-        let all = [
-            "1 of 4: a, repetition 1",
-            "2 of 4: b, repetition 1",
-            "3 of 4: a, repetition 2",
-            "4 of 4: b, repetition 2",
-        ];
-        assert_eq!(labels(&[]), all);
-        let one = ["1 of 2: b, repetition 1", "2 of 2: b, repetition 2"];
-        assert_eq!(labels(&["b".to_owned()]), one);
-        let once = Plan { repetitions: 1, ..plan };
-        assert_eq!(label(measurements(&once, &[])[0], &once, 2), "1 of 2: a");
-    }
 
     #[test]
     fn what_is_not_known_is_said() {
