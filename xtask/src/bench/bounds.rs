@@ -70,7 +70,7 @@ impl Limit {
         (usual..=DECIMALS_MAX).find(tells).unwrap_or(usual)
     }
 
-    fn text(self, unit: &str) -> String {
+    pub(super) fn text(self, unit: &str) -> String {
         match self {
             Limit::AtLeast(limit) => format!("at least {limit}{unit}"),
             Limit::AtMost(limit) => format!("at most {limit}{unit}"),

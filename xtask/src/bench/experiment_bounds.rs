@@ -74,6 +74,7 @@ fn bounds(name: &str, document: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::bounds::Limit;
     use crate::bench::experiments;
 
     const MEASURED: &str = "# Experiments\n\non 2026-01-02, at commit `abc`.\n\n## Bounds\n\n\
@@ -120,9 +121,8 @@ mod tests {
 
     impl PlanBound {
         fn cells(&self) -> String {
-            let least = self.at_least.map(|limit| format!("at least {limit}"));
-            let most = self.at_most.map(|limit| format!("at most {limit}"));
-            format!("| {} | {} |", self.text, least.or(most).expect("it has a limit"))
+            let limit = self.at_least.map(Limit::AtLeast).or(self.at_most.map(Limit::AtMost));
+            format!("| {} | {} |", self.text, limit.expect("it has one").text(""))
         }
     }
 
