@@ -126,7 +126,7 @@ fn cannot_add(new: &NewVolume, error: AddVolumeError) -> Failure {
     match error {
         AddVolumeError::NameTaken => failure.or("choose another --name, or detach that volume"),
         AddVolumeError::TableFull => failure.or("detach a volume first"),
-        AddVolumeError::BadName | AddVolumeError::PathTooLong => failure,
+        AddVolumeError::BadName | AddVolumeError::PathTooLong | AddVolumeError::BadSize => failure,
         AddVolumeError::KeepsTooMuch(error) => failure_of_keeping(error),
     }
 }

@@ -290,7 +290,9 @@ impl Engine {
                     AddVolumeError::TableFull if has_line => CommandError::Busy,
                     AddVolumeError::TableFull => CommandError::TableFull,
                     AddVolumeError::NameTaken => CommandError::NameTaken,
-                    AddVolumeError::BadName | AddVolumeError::PathTooLong => CommandError::Invalid,
+                    AddVolumeError::BadName
+                    | AddVolumeError::PathTooLong
+                    | AddVolumeError::BadSize => CommandError::Invalid,
                     AddVolumeError::KeepsTooMuch(error) => error.into(),
                 };
                 self.end_command(id, Err(error));

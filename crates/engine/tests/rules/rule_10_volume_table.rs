@@ -1,8 +1,10 @@
 //! Rule 10: the volume table, of which one of two places is whole at every moment, and the
 //! fingerprints of origins in it.
 
-use forebay_engine::event::{Command, Event};
-use forebay_engine::format::superblock::{SUPERBLOCK_BYTES, Superblock, Volume};
+use forebay_engine::event::{Command, CommandError, Event};
+use forebay_engine::format::superblock::{
+    AddVolumeError, SUPERBLOCK_BYTES, Superblock, VOLUME_BYTES_MAX, Volume,
+};
 use forebay_engine::io::IoError;
 use forebay_engine::options::CacheMode;
 use forebay_engine::units::VolumeSlot;
@@ -118,4 +120,31 @@ fn the_fingerprint_of_an_origin_that_cannot_be_read_goes() {
     let seen = world.look(0, [0, 3].into_iter());
     assert_eq!(seen, [1, 2].map(Content::Tag));
     assert_eq!(world.origin_ios_since(mark), 0, "its copies count");
+}
+
+/// A table that says more than a reader believes would take all other volumes along.
+#[test]
+fn a_volume_of_a_size_that_no_table_may_have_is_refused() {
+    let mut world = Setup::of(&[CacheMode::Writeback]).start();
+    world.write_now(0, 0, 1, 1);
+    let mut table = world.stored_superblock();
+    for size_bytes in [VOLUME_BYTES_MAX + 512, VOLUME_BYTES_MAX - 1, u64::MAX] {
+        let mut volume = world.setup.new_volume(0);
+        volume.name = "large".into();
+        volume.size_bytes = size_bytes;
+        assert_eq!(table.add_volume(&volume), Err(AddVolumeError::BadSize), "{size_bytes}");
+        let facts = world.setup.origin_facts();
+        let attach = Command::Attach { volume, facts };
+        assert_eq!(world.command_now(attach), Err(CommandError::Invalid), "{size_bytes}");
+    }
+    let mut volume = world.setup.new_volume(0);
+    volume.name = "largest".into();
+    volume.size_bytes = VOLUME_BYTES_MAX;
+    let slot = table.add_volume(&volume).expect("as large as can be");
+    let bytes = table.encode();
+    let read = Superblock::choose(&bytes, &bytes).expect("it can be read again");
+    assert_eq!(read.volume(slot).expect("in the table").size_bytes, VOLUME_BYTES_MAX);
+    world.kill(|_| Keep::Nothing);
+    world.restart().expect("nothing is damaged");
+    assert_eq!(world.read_now(0, 0), Ok(Content::Tag(1)));
 }

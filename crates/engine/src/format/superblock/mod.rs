@@ -18,7 +18,7 @@ use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings};
 use crate::policy::PolicyKind;
-use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
+use crate::units::{BLOCK_BYTES, Generation, SECTOR_BYTES, VolumeId, VolumeSlot};
 
 mod geometry;
 mod keep;
@@ -133,7 +133,7 @@ impl Superblock {
     /// before the volume is used.
     ///
     /// # Errors
-    /// If the table is full, or name or path do not fit.
+    /// If the table is full, or name, path or size do not fit.
     pub fn add_volume(&mut self, new: &NewVolume) -> Result<VolumeSlot, AddVolumeError> {
         self.add_volume_where(new, |_| true)
     }
@@ -151,6 +151,10 @@ impl Superblock {
         }
         if new.origin_path.len() > ORIGIN_PATH_BYTES_MAX {
             return Err(AddVolumeError::PathTooLong);
+        }
+        let is_whole = new.size_bytes.is_multiple_of(SECTOR_BYTES as u64);
+        if !is_whole || new.size_bytes > VOLUME_BYTES_MAX {
+            return Err(AddVolumeError::BadSize);
         }
         if self.volumes.iter().flatten().any(|volume| volume.name == new.name) {
             return Err(AddVolumeError::NameTaken);

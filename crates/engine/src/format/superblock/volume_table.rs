@@ -13,7 +13,7 @@ use crate::options::{
     READ_AHEAD_BYTES_MAX, SequentialPolicy, VolumeSettings, WRITEBACK_IOS_MAX, WRITEBACK_RATE_MAX,
     WritebackOrder,
 };
-use crate::units::{BLOCK_BYTES, Generation, VolumeId};
+use crate::units::{BLOCK_BYTES, Generation, SECTOR_BYTES, VolumeId};
 
 /// Longest volume name, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -142,6 +142,12 @@ pub enum AddVolumeError {
     /// The path is too long.
     #[error("the origin's path is longer than {ORIGIN_PATH_BYTES_MAX} bytes; use a symbolic link")]
     PathTooLong,
+    /// Larger than a volume can be, or no whole sectors: a table with it could not be read again.
+    #[error(
+        "a volume has whole sectors of {SECTOR_BYTES} bytes, and at most {} PiB",
+        VOLUME_BYTES_MAX >> 50
+    )]
+    BadSize,
     /// Its `share_min` does not fit beside what is kept for others.
     #[error(transparent)]
     KeepsTooMuch(#[from] KeepsTooMuch),
