@@ -129,7 +129,7 @@ pub fn compare(before: &Summary, after: &Summary, plan: &Plan) -> Vec<Change> {
         let of_plan = measured_phases(plan, target);
         for (place, phase) in target.phases.iter().enumerate() {
             let Some(old) = counterpart(old, &target.phases[..=place]) else { continue };
-            let has_given_work = of_plan.get(place).is_some_and(|phase| phase.seconds.is_none());
+            let has_given_work = of_plan.get(place).is_some_and(|phase| phase.ends_with_its_work());
             let others = if has_given_work { &OF_GIVEN_WORK[..] } else { &OF_GIVEN_TIME };
             for figure in FIGURES.iter().chain(others) {
                 let values = ((figure.value)(old), (figure.value)(phase));

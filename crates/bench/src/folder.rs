@@ -26,6 +26,14 @@ use crate::result::{TargetResult, VERSION};
 const PLAN: &str = "plan.toml";
 const MACHINE: &str = "machine.json";
 const RAW: &str = "raw";
+/// Figures of all repetitions, and what people read.
+pub const FIGURES: &str = "figures.csv";
+/// The table as Markdown.
+pub const TABLE: &str = "report.md";
+/// The page with charts.
+pub const PAGE: &str = "report.html";
+/// What a job file beside the plan cannot be called.
+pub(crate) const OWN_NAMES: [&str; 6] = [PLAN, MACHINE, RAW, FIGURES, TABLE, PAGE];
 /// How names end below `raw`.
 const RESULT: &str = "json";
 const FAILURE: &str = "failed";
@@ -386,7 +394,8 @@ mod tests {
         let text = "about = 'x'\nclock = 'virtual'\n\
                     device = [{ name = 'ssd', preset = 'nvme_ssd', size = '1M' }]\n\
                     target = [{ name = 'ssd', device = 'ssd' }]\n\
-                    phase = [{ name = 'pause', seconds = 1 }]\n";
+                    [[phase]]\nname = 'reads'\nseconds = 1\n[[phase.job]]\nname = 'reads'\n\
+                    work = 'read'\npattern = 'sequential'\nsize = '1M'\n";
         let plan = Plan::parse(text).unwrap();
         assert_eq!(again.as_run(plan).unwrap().repetitions, 2);
     }

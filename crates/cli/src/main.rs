@@ -37,7 +37,7 @@ fn main() -> ExitCode {
     match commands::run(arguments.command) {
         Ok(code) => code,
         Err(failure) => {
-            eprintln!("forebay: {failure}");
+            output::say(&format!("forebay: {failure}"));
             ExitCode::from(failure.exit.code())
         }
     }

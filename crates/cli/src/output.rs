@@ -17,6 +17,11 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes a line to stderr. If nobody reads it any more, the work goes on all the same.
+pub(crate) fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// Writes a value as indented JSON.
 pub(crate) fn print_json<T: Serialize>(value: &T) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::size;
+use crate::{output, size};
 
 /// Between two lines where there is no terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ impl Board {
 
     /// Prints something that stays.
     pub(crate) fn say(&self, text: &str) {
-        self.bars.suspend(|| eprintln!("{text}"));
+        self.bars.suspend(|| output::say(text));
     }
 }
 
@@ -129,7 +129,7 @@ impl Progress {
             return;
         }
         self.next_line = now + self.line_interval;
-        eprintln!("{}: {}{}", self.label, text(self, now), self.outlook);
+        output::say(&format!("{}: {}{}", self.label, text(self, now), self.outlook));
     }
 
     fn line(&self, done: u64, now: Instant) -> String {

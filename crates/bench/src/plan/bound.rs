@@ -112,7 +112,12 @@ impl Figure {
             Figure::ReadP50Us | Figure::ReadP90Us | Figure::ReadP99Us => {
                 phase.jobs.iter().any(|job| job.work != Work::Write)
             }
-            Figure::HitRatio => target.forebay.is_some() || !target.hit_counts.is_empty(),
+            Figure::HitRatio => {
+                let is_counted = target.forebay.is_some() || !target.hit_counts.is_empty();
+                // What a program does nobody knows.
+                let reads = phase.jobs.iter().any(|job| job.work != Work::Write);
+                is_counted && (reads || !phase.program.is_empty())
+            }
             Figure::Seconds => true,
         }
     }
@@ -290,6 +295,7 @@ mod tests {
             (measure("bare", "reads", "\"speed\""), "unknown variant"),
             (measure("bare", "reads", "\"hit_ratio\""), "bare has no hit_ratio in phase reads"),
             (measure("cached", "writes", "\"read_p99_us\""), "has no read_p99_us"),
+            (measure("cached", "writes", "\"hit_ratio\""), "has no hit_ratio"),
             (measure("cached", "writes", "\"fairness\""), "has no fairness"),
             (measure("bare", "reads", "\"seconds\", last_seconds = 2"), "seconds is of a whole"),
             (measure("bare", "reads", "\"iops\", last_seconds = 21"), "no such seconds"),

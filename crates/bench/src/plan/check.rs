@@ -2,7 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Clock, Device, Job, Pattern, Phase, Plan, Target, Work};
+use forebay_engine::format::superblock::VOLUME_BYTES_MAX;
+
+use super::{Device, Job, Pattern, Phase, Plan, Published, Target, Work};
+use crate::folder;
 
 /// What is wrong with a plan.
 #[derive(Debug, thiserror::Error)]
@@ -101,12 +104,13 @@ impl Plan {
             };
             let what = "phase: there is none of that name that is measured";
             require(published.phase.as_ref().is_none_or(is_known), &place, what)?;
+            check_published(published, &place)?;
         }
         for bound in &self.bounds {
             bound.check(self)?;
         }
-        let is_measured = self.phases.iter().any(|phase| !phase.is_preparation);
-        require(is_measured, "plan", "no phase is measured")
+        let is_measured = self.phases.iter().any(Phase::is_measured);
+        require(is_measured, "plan", "no phase with work is measured")
     }
 
     fn check_device(&self, device: &Device) -> Result<(), PlanError> {
@@ -116,6 +120,9 @@ impl Plan {
             &place,
             "size: whole sectors",
         )?;
+        let end = device.at.unwrap_or(0).checked_add(device.size);
+        let too_large = format!("a device ends at {} PiB", VOLUME_BYTES_MAX >> 50);
+        require(end.is_some_and(|end| end <= VOLUME_BYTES_MAX), &place, &too_large)?;
         let is_disk = device.preset.is_some_and(super::Preset::is_rotational);
         let has_more =
             device.at.is_some() || device.files.is_some() || device.queue_depth.is_some();
@@ -163,12 +170,11 @@ impl Plan {
         let is_program = !phase.program.is_empty();
         let alone = "program: without jobs and `seconds`";
         require(!is_program || phase.jobs.is_empty() && phase.seconds.is_none(), &place, alone)?;
-        let mounted = "program: on a `file_system` of the plan, in real time";
-        let is_mounted = self.file_system.is_some() && self.clock == Clock::Real;
-        require(!is_program || is_mounted, &place, mounted)?;
-        let ends = phase.jobs.iter().all(|job| job.amount.is_some()) && phase.has_work();
+        let mounted = "program: on a `file_system` of the plan";
+        require(!is_program || self.file_system.is_some(), &place, mounted)?;
+        require(phase.seconds != Some(0), &place, "seconds: at least 1")?;
         let endless = "needs `seconds`, or an `amount` for each job";
-        require(phase.seconds.is_some_and(|seconds| seconds > 0) || ends, &place, endless)?;
+        require(phase.seconds.is_some() || phase.ends_with_its_work(), &place, endless)?;
         require(phase.times > 0, &place, "times: at least 1")?;
         let is_short = phase.lasts_s().is_none_or(|seconds| seconds <= SECONDS_MAX);
         require(is_short, &place, "seconds: more than a year, with all `times`")?;
@@ -202,6 +208,8 @@ fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
     require(is_block, place, "block: whole sectors, at most 32 MiB")?;
     require(job.offset.is_multiple_of(SECTOR), place, "offset: whole sectors")?;
     require(job.size >= job.block, place, "size: at least one block")?;
+    let has_work = job.amount.is_none_or(|amount| amount >= job.block);
+    require(has_work, place, "amount: at least one block")?;
     let depths = format!("depth: 1 to {DEPTH_MAX}");
     require((1..=DEPTH_MAX).contains(&job.depth), place, &depths)?;
     let counts = format!("count: 1 to {CLIENTS_MAX}");
@@ -221,8 +229,20 @@ fn check_job(job: &Job, place: &str) -> Result<(), PlanError> {
     require(job.read_percent.is_none_or(|percent| percent <= 100), place, what)
 }
 
+fn check_published(published: &Published, place: &str) -> Result<(), PlanError> {
+    let Published { seconds, iops, first_iops, last_iops, run_s, first_run_s, .. } = published;
+    let Published { hit_ratio, p50_us, p99_us, fairness, .. } = published;
+    let figures = [seconds, iops, first_iops, last_iops, run_s, first_run_s, p50_us, p99_us];
+    let are_figures = figures.into_iter().flatten().all(|value| value.is_finite() && *value >= 0.0);
+    require(are_figures, place, "a figure is a number, and not below 0")?;
+    let are_shares = [hit_ratio, fairness].into_iter().flatten().all(|v| (0.0..=1.0).contains(v));
+    require(are_shares, place, "hit_ratio and fairness: 0 to 1")
+}
+
 /// A name of a file beside a plan: it goes into the folder of the results, too.
 pub(super) fn plain_name(name: &str) -> Result<&str, PlanError> {
+    let what = "the folder of the results has a file of that name; choose another";
+    require(!folder::OWN_NAMES.contains(&name), name, what)?;
     let is_plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
     require(is_plain, name, "a file beside the plan, without a folder")?;
     Ok(name)
@@ -283,6 +303,9 @@ mod tests {
     fn what_makes_no_sense_is_named_with_its_place() {
         let cases = [
             ("seconds = 10", "", "phase reads: needs `seconds`"),
+            ("seconds = 10", "seconds = 0", "phase reads: seconds: at least 1"),
+            ("theta = 1.2", "theta = 1.2\namount = 0", "job a: amount: at least one block"),
+            ("seconds = 10", "seconds = 10\nis_preparation = true", "no phase with work"),
             ("theta = 1.2", "", "phase reads, job a: theta"),
             ("theta = 1.2", "theta = -1.0", "phase reads, job a: theta"),
             ("\n        size = \"512M\"", "\nsize = \"2G\"", "ends beyond device disk"),
@@ -307,6 +330,8 @@ mod tests {
             ("about", "abuot", "unknown field"),
             ("size = \"1G\"", "size = \"1X\"", "is no size"),
             ("preset = \"sata_ssd\"", "preset = \"sata_ssd\"\nat = 0", "disks that turn"),
+            ("size = \"1G\"", "size = \"5000T\"", "device disk: a device ends at 4 PiB"),
+            ("preset = \"hdd\"", "preset = \"hdd\"\nat = \"4096T\"", "ends at 4 PiB"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 0", "files: 1 to"),
             ("preset = \"hdd\"", "preset = \"hdd\"\nfiles = 2\nat = 0", "not with `at`"),
             (
@@ -314,10 +339,21 @@ mod tests {
                 "clock = \"virtual\"\npublished = [{ title = \"x\", phase = \"y\" }]",
                 "published x: phase",
             ),
+            (
+                "clock = \"virtual\"",
+                "clock = \"virtual\"\npublished = [{ title = \"x\", hit_ratio = 73.6 }]",
+                "published x: hit_ratio",
+            ),
+            (
+                "clock = \"virtual\"",
+                "clock = \"virtual\"\npublished = [{ title = \"x\", iops = inf }]",
+                "published x: a figure is a number",
+            ),
             ("seconds = 10", "program = [\"ls\"]", "program: without jobs"),
             ("seconds = 10", "seconds = 10\nmemory_max = \"64M\"", "memory_max: of a program"),
             ("seconds = 10", "seconds = 10\nfio = \"../a\"", "beside the plan"),
             ("seconds = 10", "seconds = 10\nfio = \"a.fio\"", "is not in a file"),
+            ("seconds = 10", "seconds = 10\nfio = \"report.md\"", "has a file of that name"),
         ];
         for (from, to, expected) in cases {
             assert!(PLAN.contains(from));

@@ -120,7 +120,9 @@ fn job(name: &str, options: Options) -> Result<(Job, Option<u64>), String> {
     let io_size = options.bytes("io_size")?;
     let times = options.number("times")?.unwrap_or(1);
     // Without time_based a job ends when it has done its size, however much time is left.
-    let amount = if is_timed { None } else { Some(io_size.unwrap_or(size).saturating_mul(times)) };
+    let amount = io_size.unwrap_or(size).checked_mul(times);
+    let amount = amount.ok_or_else(|| format!("loops={times} is too much"))?;
+    let amount = (!is_timed).then_some(amount);
     let reads = options.number("rwmixread")?;
     let writes = options.number("rwmixwrite")?;
     let percent = match (work, reads, writes) {
@@ -213,14 +215,25 @@ impl Taken {
 
     fn bytes(&mut self, key: &str) -> Result<Option<u64>, String> {
         let read = |text: String| {
-            // fio's letters may be followed by `b` or `ib`; they are powers of 1024 in both ways.
+            // fio's letters may be followed by `b`, and are powers of 1024. Followed by `i` they
+            // are powers of 1000, the other way round than elsewhere. `kb_base` is refused.
             let plain = text.trim().to_ascii_lowercase();
             let plain = plain.strip_suffix('b').unwrap_or(&plain);
-            let plain = plain.strip_suffix('i').unwrap_or(plain);
-            crate::size::parse(plain).map_err(|_| format!("{key}={text} is no size"))
+            let bytes = match plain.strip_suffix('i') {
+                Some(decimal) => decimal_bytes(decimal),
+                None => crate::size::parse(plain).ok(),
+            };
+            bytes.ok_or_else(|| format!("{key}={text} is no size"))
         };
         self.take(key).map(read).transpose()
     }
+}
+
+/// A whole number with a letter that is a power of 1000.
+fn decimal_bytes(text: &str) -> Option<u64> {
+    let (count, letter) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let power = "kmgt".find(letter)? as u32 + 1;
+    count.trim().parse::<u64>().ok()?.checked_mul(1000_u64.pow(power))
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
@@ -264,7 +277,7 @@ mod tests {
         [mixed]
         readwrite=randrw
         rwmixwrite=30
-        offset_increment=2GiB
+        offset_increment=2GB
         fsync=32
         randrepeat=0
     ";
@@ -293,6 +306,14 @@ mod tests {
         assert_eq!(file.jobs[1].pattern, Pattern::Sequential);
     }
 
+    /// As fio 3.33 does it, by how much it writes.
+    #[test]
+    fn letters_are_powers_of_1024_and_with_an_i_of_1000() {
+        let sizes = ["16M", "16MB", "16mib", "16Mi", "2Ki", "16777216"]
+            .map(|size| read(&format!("[a]\nbs=512\nsize={size}")).unwrap().jobs[0].size);
+        assert_eq!(sizes, [16 << 20, 16 << 20, 16_000_000, 16_000_000, 2000, 16 << 20]);
+    }
+
     #[test]
     fn what_is_not_understood_is_named() {
         let cases = [
@@ -301,6 +322,9 @@ mod tests {
             ("[a]\nrw=randread", "job a: it needs a size"),
             ("[a]\nsize=10%", "size=10% is no size"),
             ("[a]\nsize=1M\nstonewall", "job a: stonewall is not known here"),
+            ("[a]\nsize=i", "size=i is no size"),
+            ("[a]\nsize=1.5Mi", "size=1.5Mi is no size"),
+            ("[a]\nsize=1M\nloops=18446744073709551615", "is too much"),
             ("[a]\nsize=1M\nrw=trim", "rw=trim is not known"),
             (
                 "[a]\nsize=1M\nrw=randread\nrandom_distribution=pareto:0.9",

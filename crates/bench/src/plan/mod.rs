@@ -203,6 +203,9 @@ pub struct Forebay {
     /// Settings other than the defaults, as `forebay set` has them.
     #[serde(default)]
     pub set: std::collections::BTreeMap<String, String>,
+    /// Processor time for a request, other than the plan has it: of a slower processor, say.
+    #[serde(default)]
+    pub cpu_ns_per_request: Option<u64>,
 }
 
 /// A cache mode.
@@ -288,6 +291,13 @@ impl Phase {
     #[must_use]
     pub fn has_work(&self) -> bool {
         !self.jobs.is_empty() || !self.program.is_empty()
+    }
+
+    /// Whether it ends when all of its work is done, if not before: of every job it is known how
+    /// much that is.
+    #[must_use]
+    pub fn ends_with_its_work(&self) -> bool {
+        self.has_work() && self.jobs.iter().all(|job| job.amount.is_some())
     }
 
     /// Whether it has figures: there is work in it, and not only to make ready.
@@ -456,7 +466,7 @@ pub struct Published {
     /// The same of the first run.
     #[serde(default)]
     pub first_run_s: Option<f64>,
-    /// Hit ratio.
+    /// Hit ratio, 0 to 1.
     #[serde(default)]
     pub hit_ratio: Option<f64>,
     /// Median latency in microseconds, of the job that fared worst.

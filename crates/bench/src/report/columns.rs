@@ -122,7 +122,8 @@ pub(super) fn cell(spread: Option<Spread>, text: impl Fn(f64) -> String) -> Cell
 
 /// A whole number, with commas between thousands.
 pub(super) fn count(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
+    // A half goes up, as on the page.
+    let digits = format!("{:.0}", value.abs().round());
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
@@ -163,6 +164,7 @@ mod tests {
     fn figures_are_written_for_people() {
         assert_eq!(count(1_234_567.4), "1,234,567");
         assert_eq!((count(999.0), count(0.2)), ("999".to_owned(), "0".to_owned()));
+        assert_eq!((count(130.5), count(131.5)), ("131".to_owned(), "132".to_owned()));
         let spread = Spread { median: 1000.0, min: 1000.2, max: 1000.3 };
         assert_eq!(cell(Some(spread), count).to_string(), "1,000");
         let spread = Spread { median: 1000.0, min: 900.0, max: 1100.0 };

@@ -204,7 +204,9 @@ fn ranks_of(jobs: &[Job]) -> Vec<Option<Rc<Ranks>>> {
 impl Run {
     fn begin(plan: &Plan, target: &Target, seed: u64) -> Result<Run, VirtualError> {
         let (system, now_ns) = build(plan, target, seed)?;
-        let cpu_ns = if target.forebay.is_some() { plan.cpu_ns_per_request } else { 0 };
+        let of_plan = plan.cpu_ns_per_request;
+        let cpu_ns =
+            target.forebay.as_ref().map_or(0, |it| it.cpu_ns_per_request.unwrap_or(of_plan));
         let (thinking, tickets, free) = (BinaryHeap::new(), Vec::new(), Vec::new());
         Ok(Run { system, now_ns, cpu_ns, thinking, tickets, free })
     }

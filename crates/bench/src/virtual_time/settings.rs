@@ -2,16 +2,24 @@
 
 use std::collections::BTreeMap;
 
-use forebay_engine::options::{SequentialPolicy, SetSettings, VolumeSettings};
+use forebay_engine::options::{SequentialPolicy, SetSettings, VolumeSettings, WritebackOrder};
 use forebay_engine::policy::PolicyKind;
+
+/// What a target may have other than the defaults.
+pub(super) struct Settings {
+    pub(super) volume: VolumeSettings,
+    pub(super) writeback_order: WritebackOrder,
+    pub(super) set: SetSettings,
+}
 
 /// Settings of the volume and of the set; `set` are those of a new one. Those that bench plans have
 /// a use for are known.
 pub(super) fn parse(
     wanted: &BTreeMap<String, String>,
     mut set: SetSettings,
-) -> Result<(VolumeSettings, SetSettings), String> {
+) -> Result<Settings, String> {
     let mut volume = VolumeSettings::default();
+    let mut writeback_order = WritebackOrder::default();
     for (key, value) in wanted {
         match key.as_str() {
             "sequential_cutoff" => volume.sequential_cutoff_bytes = crate::size::parse(value)?,
@@ -29,6 +37,13 @@ pub(super) fn parse(
             "promote_on_write" => volume.promote_on_write = flag(key, value)?,
             "writeback_percent" => volume.writeback_percent = number(key, integer(key, value)?)?,
             "writeback_delay" => volume.writeback_delay_s = number(key, integer(key, value)?)?,
+            "writeback_order" => {
+                writeback_order = match value.as_str() {
+                    "coalescing" => WritebackOrder::Coalescing,
+                    "ordered" => WritebackOrder::Ordered,
+                    _ => return Err(format!("writeback_order: `{value}` is none")),
+                }
+            }
             "dirty_soft_percent" => set.dirty_soft_percent = number(key, integer(key, value)?)?,
             "dirty_hard_percent" => set.dirty_hard_percent = number(key, integer(key, value)?)?,
             "policy" => {
@@ -39,7 +54,7 @@ pub(super) fn parse(
         }
     }
     if volume.are_valid() && set.are_valid() {
-        Ok((volume, set))
+        Ok(Settings { volume, writeback_order, set })
     } else {
         Err("a setting is out of range; `forebay set --help` has the ranges".to_owned())
     }
@@ -65,18 +80,20 @@ fn flag(key: &str, value: &str) -> Result<bool, String> {
 mod tests {
     use super::*;
 
-    fn parsed(key: &str, value: &str) -> Result<(VolumeSettings, SetSettings), String> {
+    fn parsed(key: &str, value: &str) -> Result<Settings, String> {
         let wanted = BTreeMap::from([(key.to_owned(), value.to_owned())]);
         parse(&wanted, SetSettings::default())
     }
 
     #[test]
     fn settings_have_the_names_of_forebay_set() {
-        assert_eq!(parsed("read_ahead", "0").unwrap().0.read_ahead_bytes, 0);
-        assert_eq!(parsed("writeback_percent", "5").unwrap().0.writeback_percent, 5);
-        assert!(!parsed("promote_on_read", "off").unwrap().0.promote_on_read);
-        assert!(parsed("promote_on_read", "on").unwrap().0.promote_on_read);
-        assert_eq!(parsed("policy", "lru").unwrap().1.policy, PolicyKind::Lru);
+        assert_eq!(parsed("read_ahead", "0").unwrap().volume.read_ahead_bytes, 0);
+        assert_eq!(parsed("writeback_percent", "5").unwrap().volume.writeback_percent, 5);
+        assert!(!parsed("promote_on_read", "off").unwrap().volume.promote_on_read);
+        assert!(parsed("promote_on_read", "on").unwrap().volume.promote_on_read);
+        assert_eq!(parsed("policy", "lru").unwrap().set.policy, PolicyKind::Lru);
+        let order = parsed("writeback_order", "ordered").unwrap().writeback_order;
+        assert_eq!(order, WritebackOrder::Ordered);
         for (key, value, expected) in [
             ("policy", "best", "is none"),
             ("writeback_percent", "300", "too much"),
@@ -84,9 +101,10 @@ mod tests {
             ("dirty_soft_percent", "96", "out of range"),
             ("promote_on_read", "2", "neither"),
             ("promote_on_write", "true", "neither"),
+            ("writeback_order", "random", "is none"),
             ("colour", "red", "not known"),
         ] {
-            let error = parsed(key, value).unwrap_err();
+            let error = parsed(key, value).err().expect(key);
             assert!(error.contains(expected), "{key}={value}: {error}");
         }
     }

@@ -12,9 +12,7 @@ use forebay_engine::event::{Command, CommandId, Event, SavedMark};
 use forebay_engine::format::checkpoint::Checkpoint;
 use forebay_engine::format::superblock::{Geometry, NewVolume, Superblock};
 use forebay_engine::io::Device as Which;
-use forebay_engine::options::{
-    CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening, WritebackOrder,
-};
+use forebay_engine::options::{CacheFacts, CacheMode, HostMark, OriginFacts, OriginOpening};
 use forebay_engine::payload::{BufferId, ENGINE_BYTES_DEFAULT, Payload};
 use forebay_engine::request::{Durability, Request, RequestId, RequestKind};
 use forebay_engine::units::{BLOCK_BYTES, Time, VolumeSlot};
@@ -173,16 +171,16 @@ impl Cached {
     pub(super) fn serve(parts: Parts<'_>) -> Result<(Cached, u64), String> {
         let geometry = Geometry::new(parts.cache_bytes, None).map_err(|error| error.to_string())?;
         let mut superblock = Superblock::new(SET_ID, geometry, "bench");
-        let (settings, set_settings) = settings::parse(parts.settings, superblock.settings)?;
-        superblock.settings = set_settings;
+        let settings = settings::parse(parts.settings, superblock.settings)?;
+        superblock.settings = settings.set;
         let volume = NewVolume {
             name: "volume".to_owned(),
             origin_path: "/dev/modelled".to_owned(),
             size_bytes: parts.origin_bytes,
             logical_block_bytes: 512,
             mode: parts.mode,
-            writeback_order: WritebackOrder::Coalescing,
-            settings,
+            writeback_order: settings.writeback_order,
+            settings: settings.volume,
         };
         superblock.add_volume(&volume).map_err(|error| error.to_string())?;
         let mut cache = EngineDevice::new(parts.cache, Role::Cache);

@@ -146,6 +146,11 @@ fn the_processor_takes_its_time_for_one_request_after_another() {
     assert!((99.0..101.0).contains(&read.cpu_us_per_request().unwrap()));
     let bare = measure(&plan, 0, 1);
     assert!(bare.phases[1].iops() > 50_000.0, "a bare device needs no daemon");
+    // What the target says counts, not what the plan says.
+    let forebay = plan.targets[1].forebay.as_mut().unwrap();
+    forebay.cpu_ns_per_request = Some(200_000);
+    let slow = measure(&plan, 1, 1).phases[1].iops();
+    assert!((4_950.0..5_001.0).contains(&slow), "{slow}");
 }
 
 #[test]

@@ -131,6 +131,34 @@ fn a_plan_is_measured_in_virtual_time_and_a_run_goes_on() {
     scratch.run(&["bench", "run", "no-such-plan"]).expect(4).says("bench list");
 }
 
+#[test]
+fn a_job_file_that_cannot_be_read_is_not_found_or_wrong() {
+    let scratch = Scratch::new();
+    let plan =
+        plan(&scratch, "virtual", &[DEVICES, "[[phase]]\nname = \"jobs\"\nfio = \"jobs\"\n"]);
+    let run = ["bench", "run", &plan, "--out", "out"];
+    scratch.run(&run).expect(4).says("cannot read jobs");
+    std::fs::create_dir(scratch.path("jobs")).expect("made");
+    scratch.run(&run).expect(2).says("cannot read jobs");
+}
+
+#[test]
+fn a_run_goes_on_when_nobody_reads_any_more_what_it_says() {
+    let scratch = Scratch::new();
+    plan(&scratch, "virtual", &[DEVICES, BROKEN, PHASES]);
+    // Of the target that fails it says so at once, and in the end.
+    let script =
+        r#"(set +e; "$0" bench run plan.toml --out out 2>&1 >/dev/null; echo $? >status) | :"#;
+    let forebay = env!("CARGO_BIN_EXE_forebay");
+    let shell = std::process::Command::new("sh")
+        .current_dir(scratch.path(""))
+        .args(["-c", script, forebay])
+        .status();
+    assert!(shell.expect("there is a shell").success());
+    assert_eq!(std::fs::read_to_string(scratch.path("status")).expect("written"), "1\n");
+    assert!(scratch.path("out/raw/cached-1.json").exists());
+}
+
 /// A folder of another build is not continued silently, and can be made anew.
 fn drop_what_another_build_measured(scratch: &Scratch, run: &[&str]) {
     let path = scratch.path("out/machine.json");
@@ -352,11 +380,23 @@ nbd = "nbd+unix:///?socket={socket}"
 command = ["sh", "-c", "mv \"$0\" mine && chmod +x mine; exit 3", "OTHER"]
 "#;
 
-/// A phase that needs no fio.
-const PAUSE: &str = "[[phase]]\nname = \"pause\"\nseconds = 1\n";
+/// The least that can be measured.
+const SHORT: &str = r#"
+[[phase]]
+name = "read"
+[[phase.job]]
+name = "reads"
+work = "read"
+pattern = "sequential"
+size = "1M"
+amount = "1M"
+"#;
 
 #[test]
 fn a_run_has_one_build_whatever_takes_the_place_of_the_program() {
+    if !has_tool("bench and another build", "fio") {
+        return;
+    }
     let mut scratch = Scratch::new();
     scratch.run_from_copy("mine");
     let other = scratch.path("other");
@@ -365,7 +405,7 @@ fn a_run_has_one_build_whatever_takes_the_place_of_the_program() {
     let rebuilt = rebuilt.replace("OTHER", &other.display().to_string());
     // The target comes before those that it spoils.
     let devices = DEVICES.replacen("[[target]]", &format!("{rebuilt}[[target]]"), 1);
-    let plan = plan(&scratch, "real", &[&devices, PAUSE]);
+    let plan = plan(&scratch, "real", &[&devices, SHORT]);
     let ended = scratch.run(&["bench", "run", &plan, "--out", "out"]).expect(1);
     let ended = ended.says("1 measurements failed");
     assert!(std::fs::read(scratch.path("mine")).expect("it is there").starts_with(b"#!"));
@@ -374,8 +414,11 @@ fn a_run_has_one_build_whatever_takes_the_place_of_the_program() {
 
 #[test]
 fn a_run_goes_on_only_with_devices_in_the_same_folder() {
+    if !has_tool("bench in another folder", "fio") {
+        return;
+    }
     let scratch = Scratch::new();
-    let plan = plan(&scratch, "real", &[DEVICES, PAUSE]);
+    let plan = plan(&scratch, "real", &[DEVICES, SHORT]);
     for folder in ["one", "other"] {
         std::fs::create_dir(scratch.path(folder)).expect("made");
     }
@@ -431,7 +474,7 @@ fn an_interrupted_run_ends_what_it_has_started_and_goes_on() {
         jobs = text.filter(|text| text.contains("runtime=50"));
         jobs.is_some()
     });
-    let ended = ended.expect(1).says("interrupted").says("it goes on");
+    let ended = ended.expect(6).says("interrupted").says("it goes on");
     assert!(jobs.is_some(), "{ended:#?}");
     let left = files(&scratch);
     assert!(left.iter().all(|name| !name.starts_with("devices")), "{left:?}");

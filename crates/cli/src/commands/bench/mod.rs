@@ -134,11 +134,13 @@ fn one_clock(before: &Summary, after: &Summary) -> Result<Clock, Failure> {
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
-        let exit = match &error {
+        // Of a plan, or of a file beside it.
+        let inner = match &error {
+            PlanError::File { error, .. } => error,
+            error => error,
+        };
+        let exit = match inner {
             PlanError::Read { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-                Exit::NotFound
-            }
-            PlanError::File { error, .. } if matches!(**error, PlanError::Read { .. }) => {
                 Exit::NotFound
             }
             _ => Exit::Usage,

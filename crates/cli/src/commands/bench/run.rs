@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 
-use forebay_bench::folder::{Folder, Outcome};
+use forebay_bench::folder::{self, Folder, Outcome};
 use forebay_bench::plan::{Clock, Plan, Source};
 use forebay_bench::progress::Progress;
 use forebay_bench::real_time::{Ground, Interrupt, RealError};
@@ -21,12 +21,9 @@ use super::measurement::{Measurement, measurements};
 use super::watch::Watch;
 use super::{built_in, machine};
 use crate::args::{BenchReportArguments, BenchRunArguments};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::signals::{self, HangUp, Signal};
-
-/// As a shell has it after SIGINT.
-const EXIT_INTERRUPTED: i32 = 130;
 
 /// Why there is no result.
 enum Missing {
@@ -186,7 +183,7 @@ impl Grounds {
         signals::watch(HangUp::Watch, move |signal| {
             // Who asks twice does not want to wait. A terminal that goes away may say so twice.
             if flag.swap(true, Ordering::Relaxed) && signal != Signal::HangUp {
-                std::process::exit(EXIT_INTERRUPTED);
+                std::process::exit(Exit::Cancelled.code().into());
             }
         })?;
         let may_overwrite = arguments.overwrite.clone();
@@ -296,7 +293,7 @@ impl Run<'_> {
             }
             Err(Missing::Interrupted) => {
                 self.watch.failed(number);
-                return Err(Failure::failed("interrupted")
+                return Err(Failure::new(Exit::Cancelled, "interrupted")
                     .or("start it again with the same folder, and it goes on"));
             }
             Err(Missing::Failed(why)) => {
@@ -362,9 +359,9 @@ fn write_reports(folder: &Folder, plan: &Plan) -> Result<Summary, Failure> {
     // Those of an earlier run, too.
     let plan = &folder.as_run(plan.clone())?;
     let summary = Summary::of(folder, plan)?;
-    folder.write("figures.csv", report::csv(&summary).as_bytes())?;
-    folder.write("report.md", report::table(&summary).as_bytes())?;
+    folder.write(folder::FIGURES, report::csv(&summary).as_bytes())?;
+    folder.write(folder::TABLE, report::table(&summary).as_bytes())?;
     let page = report::html(&summary, plan, &folder.machine()?);
-    folder.write("report.html", page.as_bytes())?;
+    folder.write(folder::PAGE, page.as_bytes())?;
     Ok(summary)
 }
