@@ -6,6 +6,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("sizes", include_str!("../../../bench/plans/sizes.toml")),
     ("uniform", include_str!("../../../bench/plans/uniform.toml")),
     ("writes", include_str!("../../../bench/plans/writes.toml")),
+    ("write-defaults", include_str!("../../../bench/plans/write-defaults.toml")),
     ("defaults", include_str!("../../../bench/plans/defaults.toml")),
     ("mixed", include_str!("../../../bench/plans/mixed.toml")),
     ("terabyte", include_str!("../../../bench/plans/terabyte.toml")),
