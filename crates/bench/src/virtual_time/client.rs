@@ -52,7 +52,9 @@ impl<'a> Client<'a> {
             self.unflushed = 0;
             return Some(Wish::Flush);
         }
-        if self.job.amount.is_some_and(|amount| self.asked_bytes >= amount) {
+        // As fio, it leaves what is less than a block.
+        let after = self.asked_bytes + self.job.block;
+        if self.job.amount.is_some_and(|amount| after > amount) {
             return None;
         }
         let index = match self.job.pattern {
@@ -194,7 +196,7 @@ mod tests {
     #[test]
     fn a_job_ends_after_its_amount_and_flushes_in_between() {
         let mut job = job(Pattern::Uniform);
-        (job.work, job.amount, job.flush_every) = (Work::Write, Some(4 * 4096), 2);
+        (job.work, job.amount, job.flush_every) = (Work::Write, Some(4 * 4096 + 512), 2);
         let mut client = Client::new(&job, None, 1);
         let kinds: Vec<bool> =
             std::iter::from_fn(|| client.next()).map(|wish| wish == Wish::Flush).collect();
