@@ -98,6 +98,7 @@ impl Figure {
 
     /// Whether a phase of a target has it.
     fn is_of(self, target: &Target, phase: &Phase) -> bool {
+        let has_reads = phase.jobs.iter().any(|job| job.work != Work::Write);
         match self {
             Figure::Iops | Figure::KbPerSecond | Figure::SlowestSecondOverMean => {
                 !phase.jobs.is_empty()
@@ -109,14 +110,11 @@ impl Figure {
                 };
                 groups.iter().enumerate().any(are_alike)
             }
-            Figure::ReadP50Us | Figure::ReadP90Us | Figure::ReadP99Us => {
-                phase.jobs.iter().any(|job| job.work != Work::Write)
-            }
+            Figure::ReadP50Us | Figure::ReadP90Us | Figure::ReadP99Us => has_reads,
             Figure::HitRatio => {
                 let is_counted = target.forebay.is_some() || !target.hit_counts.is_empty();
                 // What a program does nobody knows.
-                let reads = phase.jobs.iter().any(|job| job.work != Work::Write);
-                is_counted && (reads || !phase.program.is_empty())
+                is_counted && (has_reads || !phase.program.is_empty())
             }
             Figure::Seconds => true,
         }

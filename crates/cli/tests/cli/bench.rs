@@ -147,8 +147,7 @@ fn a_run_goes_on_when_nobody_reads_any_more_what_it_says() {
     let scratch = Scratch::new();
     plan(&scratch, "virtual", &[DEVICES, BROKEN, PHASES]);
     // Of the target that fails it says so at once, and in the end.
-    let script =
-        r#"(set +e; "$0" bench run plan.toml --out out 2>&1 >/dev/null; echo $? >status) | :"#;
+    let script = r#"("$0" bench run plan.toml --out out 2>&1 >/dev/null; echo $? >status) | :"#;
     let forebay = env!("CARGO_BIN_EXE_forebay");
     let shell = std::process::Command::new("sh")
         .current_dir(scratch.path(""))

@@ -21,8 +21,8 @@ use crate::command::{Goal, Stage};
 use crate::defects::{Defect, has_defect};
 use crate::engine::Engine;
 use crate::event::{CommandError, CommandId};
-use crate::format::superblock::VOLUME_BYTES_MAX;
-use crate::units::{BLOCK_BYTES, SECTOR_BYTES, VolumeSlot};
+use crate::format::superblock::is_volume_size;
+use crate::units::{BLOCK_BYTES, VolumeSlot};
 
 /// What the old end of a volume makes of its last block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,7 +45,7 @@ impl Engine {
             self.end_command(id, result);
             return;
         }
-        if !size_bytes.is_multiple_of(SECTOR_BYTES as u64) || size_bytes > VOLUME_BYTES_MAX {
+        if !is_volume_size(size_bytes) {
             self.end_command(id, Err(CommandError::Invalid));
             return;
         }

@@ -18,7 +18,7 @@ use super::{COUNTER_MAX, FORMAT_VERSION, SetId, crc32c};
 use crate::error::{Corrupt, Place};
 use crate::options::{CACHE_WRITE_BUDGET_MAX, DIRTY_HARD_PERCENT_MAX, SetSettings};
 use crate::policy::PolicyKind;
-use crate::units::{BLOCK_BYTES, Generation, SECTOR_BYTES, VolumeId, VolumeSlot};
+use crate::units::{BLOCK_BYTES, Generation, VolumeId, VolumeSlot};
 
 mod geometry;
 mod keep;
@@ -31,6 +31,7 @@ pub use geometry::{
 pub use keep::{KEPT_PERCENT_MAX, Keeping, KeepsTooMuch};
 use pins::{PIN_TABLE_OFFSET, decode_pins, encode_pins};
 pub use pins::{PINNED_RANGES_MAX, PinnedRanges};
+pub(crate) use volume_table::is_volume_size;
 pub use volume_table::{
     AddVolumeError, NAME_BYTES_MAX, NewVolume, ORIGIN_PATH_BYTES_MAX, VOLUME_BYTES_MAX, Volume,
 };
@@ -152,8 +153,7 @@ impl Superblock {
         if new.origin_path.len() > ORIGIN_PATH_BYTES_MAX {
             return Err(AddVolumeError::PathTooLong);
         }
-        let is_whole = new.size_bytes.is_multiple_of(SECTOR_BYTES as u64);
-        if !is_whole || new.size_bytes > VOLUME_BYTES_MAX {
+        if !is_volume_size(new.size_bytes) {
             return Err(AddVolumeError::BadSize);
         }
         if self.volumes.iter().flatten().any(|volume| volume.name == new.name) {

@@ -142,7 +142,7 @@ pub enum AddVolumeError {
     /// The path is too long.
     #[error("the origin's path is longer than {ORIGIN_PATH_BYTES_MAX} bytes; use a symbolic link")]
     PathTooLong,
-    /// Larger than a volume can be, or no whole sectors: a table with it could not be read again.
+    /// Larger than a volume can be, or no whole sectors.
     #[error(
         "a volume has whole sectors of {SECTOR_BYTES} bytes, and at most {} PiB",
         VOLUME_BYTES_MAX >> 50
@@ -151,6 +151,11 @@ pub enum AddVolumeError {
     /// Its `share_min` does not fit beside what is kept for others.
     #[error(transparent)]
     KeepsTooMuch(#[from] KeepsTooMuch),
+}
+
+/// Whether a volume may be of this size: a table with any other could not be read again.
+pub(crate) fn is_volume_size(size_bytes: u64) -> bool {
+    size_bytes.is_multiple_of(SECTOR_BYTES as u64) && size_bytes <= VOLUME_BYTES_MAX
 }
 
 impl Volume {
