@@ -303,7 +303,7 @@ impl Watch {
         let mut text = String::new();
         for export in &status.exports {
             if let Some(reason) = &export.unavailable {
-                eprintln!("forebay: volume `{}` is not served: {reason}", export.name);
+                output::say(&format!("forebay: volume `{}` is not served: {reason}", export.name));
                 continue;
             }
             if let Some(path) = &export.block_device {

@@ -12,6 +12,7 @@ use crate::admin::socket;
 use crate::commands::format::absolute;
 use crate::exit::{Exit, Failure};
 use crate::inspection::{CacheDevice, Locking};
+use crate::output;
 
 /// Digits of the set's identity that name its files in the run directory.
 pub(crate) const NAME_DIGITS: usize = 8;
@@ -70,7 +71,7 @@ impl Set {
             if Instant::now() >= deadline {
                 // Volumes whose origin is there are served all the same.
                 let (place, seconds) = (missing.display(), patience.as_secs());
-                eprintln!("forebay: {place} has not appeared in {seconds} s");
+                output::say(&format!("forebay: {place} has not appeared in {seconds} s"));
                 return Ok(());
             }
             std::thread::sleep(PAUSE);

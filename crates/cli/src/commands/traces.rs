@@ -6,7 +6,7 @@ use forebay_engine::options::VolumeSettings;
 
 use crate::args::TraceArguments;
 use crate::exit::Failure;
-use crate::size;
+use crate::{output, size};
 
 /// Requests between two looks at the progress.
 pub(super) const REQUESTS_PER_PROGRESS: u64 = 16_384;
@@ -37,10 +37,10 @@ pub(super) fn cache_blocks(arguments: &TraceArguments, bytes: u64) -> Result<u32
 /// Tells of the lines of a trace that were left out.
 pub(super) fn report_broken(name: &str, broken: &BrokenLines) {
     for line in &broken.first {
-        eprintln!("{name}: line {} {}; left out", line.line, line.error);
+        output::say(&format!("{name}: line {} {}; left out", line.line, line.error));
     }
     let more = broken.count - broken.first.len() as u64;
     if more > 0 {
-        eprintln!("{name}: {more} more broken lines left out");
+        output::say(&format!("{name}: {more} more broken lines left out"));
     }
 }

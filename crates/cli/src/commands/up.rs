@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: UpArguments) -> Result<ExitCode, Failure> {
     let sizes_bytes = sizes.collect::<Result<Vec<u64>, Failure>>()?;
     show(&arguments, &served, &record, &sizes_bytes)?;
     for trouble in &troubles {
-        eprintln!("forebay: {trouble}");
+        output::say(&format!("forebay: {trouble}"));
     }
     Ok(match troubles.first() {
         None => ExitCode::SUCCESS,
@@ -314,7 +314,7 @@ fn make_devices(set: &Set, served: &Served, record: &mut Record) -> Result<Vec<S
         record.save(set.name())?;
         let device = record.devices.last_mut().expect("pushed above");
         if let Err(failure) = link::make(device) {
-            eprintln!("forebay: warning: `{name}` has no stable name: {failure}");
+            output::say(&format!("forebay: warning: `{name}` has no stable name: {failure}"));
         }
         record.save(set.name())?;
     }
@@ -361,7 +361,7 @@ fn show(
 ) -> Result<(), Failure> {
     if served.was_up {
         let (cache, pid) = (record.cache_device.display(), served.status.pid);
-        eprintln!("forebay: {cache} was up already, with daemon {pid}");
+        output::say(&format!("forebay: {cache} was up already, with daemon {pid}"));
     }
     // A device that waits for its volume is remembered, and of no use.
     let is_served = |device: &Device| {

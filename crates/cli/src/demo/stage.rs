@@ -20,6 +20,7 @@ use crate::admin::api::{SetRequest, Status};
 use crate::admin::client;
 use crate::commands::{format, latency_text};
 use crate::exit::{Exit, Failure};
+use crate::output;
 
 /// How often live figures are refreshed.
 const LIVE_INTERVAL: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ impl Stage {
     }
 
     pub(super) fn say(&self, what: &str) {
-        eprintln!("{what}");
+        output::say(what);
     }
 
     fn check(&self) -> Result<(), Failure> {
