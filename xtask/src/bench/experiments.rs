@@ -62,8 +62,8 @@ written by the soft mark follows from what a block takes of the log: a record ha
 block, and on an SSD as fast as this one few of 32 requests share it (the amplification, below).
 
 What is as fast as this SSD depends on the processor, which has 5.9 us for each of its 168,000
-writes a second. The figures of plans are of the fastest machine that `cargo xtask bench` was run on
-so far. With the processor time that [performance.md](performance.md) has, of a slower one, the
+writes a second. The figure of this plan is of the fastest machine that `cargo xtask bench` was run
+on so far. With the processor time that [performance.md](performance.md) has, of a slower one, the
 daemon, of which one thread serves a cache set, takes longer for a write than the SSD, and the bound
 on it in `write-defaults` is missed. The SSDs of the other plans leave more than these times for a
 read.";
