@@ -275,11 +275,19 @@ about = 'x'
 clock = 'virtual'
 device = [{ name = 'disk', preset = 'hdd', size = '1M' }]
 target = [{ name = 'a', device = 'disk' }, { name = 'b', device = 'disk' }]
-phase = [
-    { name = 'pause', seconds = 5, times = 3 },
-    { name = 'pause', seconds = 7, only = ['b'] },
-    { name = 'pause', seconds = 9, only = ['a'] },
-]
+[[phase]]
+name = 'run'
+seconds = 5
+times = 3
+job = [{ name = 'a', work = 'read', pattern = 'uniform', size = '1M' }]
+[[phase]]
+name = 'pause'
+seconds = 7
+only = ['b']
+[[phase]]
+name = 'pause'
+seconds = 9
+only = ['a']
 ";
         let plan = Plan::parse(plan).expect("a plan");
         let step = |place, seconds| Step { place, seconds: Some(seconds) };

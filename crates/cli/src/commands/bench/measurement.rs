@@ -49,7 +49,10 @@ clock = 'virtual'
 repetitions = 2
 device = [{ name = 'disk', preset = 'hdd', size = '1M' }]
 target = [{ name = 'a', device = 'disk' }, { name = 'b', device = 'disk' }]
-phase = [{ name = 'pause', seconds = 1 }]
+[[phase]]
+name = 'run'
+seconds = 1
+job = [{ name = 'a', work = 'read', pattern = 'uniform', size = '1M' }]
 ";
 
     #[test]
