@@ -7,6 +7,7 @@ pub const BUILT_IN: &[(&str, &str)] = &[
     ("uniform", include_str!("../../../bench/plans/uniform.toml")),
     ("writes", include_str!("../../../bench/plans/writes.toml")),
     ("write-defaults", include_str!("../../../bench/plans/write-defaults.toml")),
+    ("published-small", include_str!("../../../bench/plans/published-small.toml")),
     ("defaults", include_str!("../../../bench/plans/defaults.toml")),
     ("mixed", include_str!("../../../bench/plans/mixed.toml")),
     ("terabyte", include_str!("../../../bench/plans/terabyte.toml")),
