@@ -148,6 +148,9 @@ impl Plan {
         let is_plain = target.cache.is_none() && target.origin.is_none();
         let parts = "`cache` and `origin` are for a target with `device`, both or none";
         require(is_plain || is_made && target.device.is_some(), &place, parts)?;
+        let served = "`is_served` is for a target with `device`, and without `cache`";
+        let is_bare = target.device.is_some() && is_plain;
+        require(!target.is_served || is_bare, &place, served)?;
         let counted = "`hit_counts` is for a target with `cache`";
         require(target.hit_counts.is_empty() || is_made, &place, counted)?;
         let command = "`command` is for a target with `nbd`";
@@ -314,6 +317,7 @@ mod tests {
             ("device = \"disk\"", "", "target bare: exactly one of"),
             ("device = \"disk\"", "device = \"disk\"\norigin = \"ssd\"", "both or none"),
             ("device = \"disk\"", "device = \"disk\"\nhit_counts = [\"a\"]", "with `cache`"),
+            ("device = \"disk\"", "is_served = true\nnbd = \"nbd://a\"", "`is_served` is for"),
             ("origin = \"disk\"", "origin = \"ssd\"", "one device"),
             ("cache_size = \"512M\"", "cache_size = \"2G\"", "cache_size"),
             ("name = \"bare\"", "name = \"cached\"", "twice"),

@@ -145,6 +145,10 @@ pub struct Target {
     /// A bare device.
     #[serde(default)]
     pub device: Option<String>,
+    /// In real time such a device is reached over NBD, as a cache of ours is: what that costs is
+    /// then on both sides of a comparison. Slow ones always are, and all that carry a file system.
+    #[serde(default)]
+    pub is_served: bool,
     /// Of a device that somebody has set up as a cache: the device that it caches on. The kernel
     /// counts what it does.
     #[serde(default)]

@@ -67,7 +67,7 @@ impl Service {
             let place = places.device(name)?;
             return Ok(match &place.plain {
                 // What carries a file system goes the same way as all others.
-                Some(path) if plan.file_system.is_none() => {
+                Some(path) if plan.file_system.is_none() && !target.is_served => {
                     service(Kind::Device, Endpoint::Device(path.clone()))
                 }
                 _ => {
