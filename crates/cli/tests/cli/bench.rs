@@ -411,6 +411,36 @@ fn a_run_has_one_build_whatever_takes_the_place_of_the_program() {
     assert!(scratch.path("out/raw/cached-1.json").exists(), "{ended:#?}");
 }
 
+/// A bare device that is reached as a cache is.
+const SERVED: &str = r#"
+[[target]]
+name = "served"
+device = "ssd"
+is_served = true
+"#;
+
+#[test]
+fn a_bare_device_is_reached_over_nbd_if_the_plan_says_so() {
+    if !has_tool("bench on a served device", "fio") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let plan = plan(&scratch, "real", &[DEVICES, SERVED, SHORT]);
+    let run = ["bench", "run", &plan, "--out", "out", "--only", "ssd", "--only", "served"];
+    scratch.run(&run).expect(0);
+    let devices = |target: &str| {
+        let path = scratch.path("out/raw").join(format!("{target}-1.json"));
+        let raw = std::fs::read_to_string(path).expect("a result");
+        let raw: serde_json::Value = serde_json::from_str(&raw).expect("JSON");
+        raw["phases"][0]["devices"].as_array().expect("an array").clone()
+    };
+    // A server counts what it reads; nobody does of a file.
+    assert_eq!(devices("ssd"), Vec::<serde_json::Value>::new());
+    let served = devices("served");
+    let read = served.iter().map(|device| device["read_bytes"].as_u64().expect("a count"));
+    assert!(read.sum::<u64>() >= 1 << 20, "{served:?}");
+}
+
 #[test]
 fn a_run_goes_on_only_with_devices_in_the_same_folder() {
     if !has_tool("bench in another folder", "fio") {
