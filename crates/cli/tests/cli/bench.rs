@@ -236,6 +236,13 @@ fn a_missed_bound_is_told_and_is_no_failure() {
     scratch.run(&["bench", "run", &bad]).expect(2).says("luck_ratio");
 }
 
+/// What the first repetition of a target came to.
+fn first_result(scratch: &Scratch, target: &str) -> serde_json::Value {
+    let path = scratch.path("out/raw").join(format!("{target}-1.json"));
+    let raw = std::fs::read_to_string(path).expect("a result");
+    serde_json::from_str(&raw).expect("JSON")
+}
+
 #[test]
 fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
     if !has_tool("bench on this machine", "fio") {
@@ -259,8 +266,7 @@ fn a_plan_is_measured_on_this_machine_and_nothing_is_left() {
     // The daemon was killed, and has what was written before.
     assert_eq!(read["hit_ratio"]["median"], 1.0, "{read}");
     assert!(read["cpu_us"]["median"].as_f64().expect("a time") > 0.0, "{read}");
-    let raw = std::fs::read_to_string(scratch.path("out/raw/cached-1.json")).expect("a result");
-    let raw: serde_json::Value = serde_json::from_str(&raw).expect("JSON");
+    let raw = first_result(&scratch, "cached");
     let write = &raw["phases"][3];
     let job = &write["jobs"][0];
     let requests = job["reads"].as_u64().expect("a count") + job["writes"].as_u64().expect("one");
@@ -429,9 +435,7 @@ fn a_bare_device_is_reached_over_nbd_if_the_plan_says_so() {
     let run = ["bench", "run", &plan, "--out", "out", "--only", "ssd", "--only", "served"];
     scratch.run(&run).expect(0);
     let devices = |target: &str| {
-        let path = scratch.path("out/raw").join(format!("{target}-1.json"));
-        let raw = std::fs::read_to_string(path).expect("a result");
-        let raw: serde_json::Value = serde_json::from_str(&raw).expect("JSON");
+        let raw = first_result(&scratch, target);
         raw["phases"][0]["devices"].as_array().expect("an array").clone()
     };
     // A server counts what it reads; nobody does of a file.
